@@ -1,0 +1,1 @@
+"""The integration hub: Django project and, at the same time, its one app (label "hub")."""

@@ -1,0 +1,1 @@
+"""One folder per remote system: side by side, nothing shared, and no I/O of their own."""

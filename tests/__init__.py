@@ -1,0 +1,1 @@
+"""The hub's own tests; each integration carries its own."""

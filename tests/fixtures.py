@@ -1,0 +1,187 @@
+"""Fixtures and rules that every test of the hub and of its integrations shares."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORT_VARIABLE = "HUB_TEST_REPORT"
+_DATABASE_FIXTURES = {
+    "db",
+    "transactional_db",
+    "django_db_reset_sequences",
+    "django_db_serialized_rollback",
+    "client_with_database",
+}
+_OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+
+# Derandomised: the suite says the same thing twice. Searching is what a longer run by hand is for.
+hypothesis.settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("suite")
+
+
+# --- which test runs where -----------------------------------------------------------------------
+
+
+def _asks_for_database(item: pytest.Item) -> bool:
+    if any(item.get_closest_marker(name) for name in ("django_db", "processes", "both_databases")):
+        return True
+    if _DATABASE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        return True
+    from django.test import TransactionTestCase
+
+    owner = getattr(item, "cls", None)
+    return owner is not None and issubclass(owner, TransactionTestCase)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as `pure` what asks for no database; leave out what belongs to the other database.
+
+    Left out, not skipped: the other run of `make test` takes it.
+    """
+    from django.db import connection
+
+    other = {"sqlite": "postgresql", "postgresql": "sqlite"}[connection.vendor]
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        if not item.get_closest_marker("pure") and not _asks_for_database(item):
+            item.add_marker(pytest.mark.pure)
+        belongs_elsewhere = item.get_closest_marker(other) and not item.get_closest_marker(
+            connection.vendor
+        )
+        (left_out if belongs_elsewhere else kept).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+
+
+# --- nothing is skipped silently, and the runner gets its numbers --------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip without a reason into a failure."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+        reason = str(report.longrepr[2]).removeprefix("Skipped:").strip()
+        if reason in {"", "unconditional skip"}:
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid} is skipped without a reason: say why, or let it run."
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Leave the counts where tests/run.py told this run to put them."""
+    target = os.environ.get(REPORT_VARIABLE)
+    if target and not hasattr(config, "workerinput"):
+        counts = {name: len(terminalreporter.stats.get(name, ())) for name in _OUTCOMES}
+        Path(target).write_text(json.dumps(counts))
+
+
+# --- fixtures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passwords(request: pytest.FixtureRequest) -> None:
+    from django.conf import settings
+
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture
+def database_vendor() -> str:
+    """ "sqlite" or "postgresql": what this run of the suite is on."""
+    from django.db import connection
+
+    return connection.vendor
+
+
+@pytest.fixture
+def database_url(transactional_db: None) -> str:
+    """The URL of the test database as it is now, for other processes and for plain psycopg.
+
+    It brings a database whose commits are real (and which is emptied after the test): another
+    process would see nothing of a test that is wrapped in a transaction.
+    """
+    from django.db import connection
+
+    values = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{values['NAME']}"
+    login = quote(values["USER"], safe="")
+    if values["PASSWORD"]:
+        login += ":" + quote(values["PASSWORD"], safe="")
+    place = values["HOST"] + (f":{values['PORT']}" if values["PORT"] else "")
+    return f"postgresql://{login}@{place}/{quote(values['NAME'], safe='')}"
+
+
+@pytest.fixture
+def hub_environment(database_url: str) -> dict[str, str]:
+    """The environment of another process of this hub: same database, same keys, same `HUB_HOME`.
+
+    A new dictionary each time; a test adds the settings it wants, such as `HUB_DRAIN_BUDGET`.
+    """
+    from django.conf import settings
+
+    return {
+        **os.environ,
+        "DATABASE_URL": database_url,
+        "DJANGO_SETTINGS_MODULE": "hub.settings",
+        "HUB_HOME": str(settings.HUB_HOME),
+        "HUB_LOCAL": "1",
+        "HUB_SECRET_KEY": settings.SECRET_KEY,
+        "HUB_CREDENTIAL_KEYS": ",".join(settings.HUB_CREDENTIAL_KEYS),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@pytest.fixture
+def manage(hub_environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`manage("hub_show", "1", input="", timeout=30, HUB_SENDERS="5")`: run one command to its end.
+
+    The result is a `CompletedProcess` with text output; a bad exit code is the test's to judge.
+    """
+
+    def run(
+        *arguments: str, input: str | None = None, timeout: float = 60, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(ROOT / "manage.py"), *arguments],
+            env=hub_environment | variables,
+            input="" if input is None else input,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=ROOT,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

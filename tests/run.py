@@ -1,0 +1,202 @@
+"""`make test`: the whole suite, on SQLite and on a real PostgreSQL, with one summary at the end.
+
+Tests that need no database run once. The others run on each database: first those that can share
+the cores, each worker with a database of its own, then, one at a time, those that start and kill
+processes.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.databases import PostgresUnavailable, start_postgres
+
+ROOT = Path(__file__).resolve().parent.parent
+SQLITE, POSTGRESQL = "sqlite", "postgresql"
+_NO_TESTS = 5
+_GOAL = 600.0  # seconds for everything on two cores
+_LIMIT = 1500.0  # then a hanging run is ended, so that it says so instead of being cut off
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of pytest: its title, the tests it takes, the database it has, and its processes."""
+
+    title: str
+    database: str
+    markers: str
+    workers: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one part said."""
+
+    title: str
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+    note: str = ""
+
+    def line(self) -> str:
+        return (
+            f"  {self.title:<28}{self.passed:>6} passed {self.failed:>4} failed "
+            f"{self.skipped:>4} skipped {self.seconds:>7.1f} s"
+            + (f"   {self.note}" if self.note else "")
+        )
+
+
+def plan(databases: Sequence[str], workers: int) -> list[Part]:
+    """Return the parts of a run over `databases`, in order."""
+    parts = [Part("without a database", databases[0], "pure", workers)]
+    for database in databases:
+        parts.append(Part(database, database, "not pure and not processes", workers))
+        parts.append(Part(f"{database}, processes", database, "not pure and processes", 0))
+    return parts
+
+
+@contextmanager
+def _postgres_url() -> Iterator[str]:
+    given = os.environ.get("HUB_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    with start_postgres() as url:
+        yield url
+
+
+def run_part(
+    part: Part, url: str | None, marker: str, extra: Sequence[str], limit: float
+) -> Result:
+    """Run pytest once and count; a run that ends without its count is one failure."""
+    home = Path(tempfile.mkdtemp(prefix="hub-tests-"))
+    report = home / "report.json"
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    environment |= {"HUB_TEST_HOME": str(home), "HUB_TEST_REPORT": str(report)}
+    environment.pop("HUB_TEST_DATABASE_URL", None)
+    if url is not None:
+        environment["HUB_TEST_DATABASE_URL"] = url
+    markers = f"({part.markers}) and ({marker})" if marker else part.markers
+    command = [sys.executable, "-m", "pytest", "-q", "-m", markers]
+    command += ["-n", str(part.workers), "--dist", "worksteal"] if part.workers else []
+    command += ["-p", "no:cacheprovider", *extra]
+    print(f"\n=== {part.title}", flush=True)
+    began = time.monotonic()
+    note = ""
+    try:
+        try:
+            code = _wait(subprocess.Popen(command, cwd=ROOT, env=environment), limit)
+        except TimeoutError:
+            code, note = 1, f"ended after {limit:.0f} s: a test hangs"
+        seconds = time.monotonic() - began
+        if code == _NO_TESTS:
+            return Result(part.title, 0, 0, 0, seconds)
+        try:
+            counts = json.loads(report.read_text())
+        except (OSError, ValueError):
+            note = note or f"pytest ended with code {code} and no count"
+            return Result(part.title, 0, 1, 0, seconds, note)
+        # A test that was expected to fail and does not is a claim that is no longer true.
+        failed = counts["failed"] + counts["error"] + counts["xpassed"]
+        if code != 0 and failed == 0:
+            failed, note = 1, note or f"pytest ended with code {code}"
+        skipped = counts["skipped"] + counts["xfailed"]
+        return Result(part.title, counts["passed"], failed, skipped, seconds, note)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _wait(process: "subprocess.Popen[bytes]", limit: float) -> int:
+    """Return the exit code; raise `TimeoutError` when the process had to be ended."""
+    try:
+        return process.wait(timeout=max(limit, 1.0))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # pytest then tears its fixtures down and reports
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise TimeoutError from None
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+
+
+def _arguments(given: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.run",
+        description="Everything it does not know goes to pytest, paths and options alike.",
+    )
+    parser.add_argument("--db", choices=[SQLITE, POSTGRESQL, "both"], default="both")
+    parser.add_argument("-m", dest="marker", default="", help="only tests with this marker")
+    parser.add_argument(
+        "-n",
+        dest="workers",
+        type=int,
+        help="test processes side by side (2, or 0 for chosen tests)",
+    )
+    parser.add_argument("--limit", type=float, default=_LIMIT, help="seconds for the whole run")
+    return parser.parse_known_args(given)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the suite and return the exit code: 0 when tests ran and none failed."""
+    options, extra = _arguments(given)
+    databases = [SQLITE, POSTGRESQL] if options.db == "both" else [options.db]
+    workers = options.workers if options.workers is not None else (0 if extra else 2)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped, too
+    began = time.monotonic()
+    results: list[Result] = []
+    with ExitStack() as stack:
+        urls: dict[str, str | None] = {SQLITE: None}
+        if POSTGRESQL in databases:
+            try:
+                urls[POSTGRESQL] = stack.enter_context(_postgres_url())
+            except PostgresUnavailable as error:
+                print(error)
+                results.append(Result(POSTGRESQL, 0, 1, 0, 0.0, "no server"))
+                databases = [name for name in databases if name != POSTGRESQL]
+        for part in plan(databases, workers) if databases else []:
+            left = options.limit - (time.monotonic() - began)
+            results.append(run_part(part, urls[part.database], options.marker, extra, left))
+    return summarise(results, time.monotonic() - began, whole=not extra)
+
+
+def summarise(results: Sequence[Result], seconds: float, *, whole: bool) -> int:
+    """Print the one summary, whose last line is the count, and return the exit code."""
+    passed = sum(result.passed for result in results)
+    failed = sum(result.failed for result in results)
+    skipped = sum(result.skipped for result in results)
+    print("\n=== summary")
+    for result in results:
+        print(result.line())
+    print(f"  {seconds:.0f} s in all")
+    if whole and seconds > _GOAL:
+        print(
+            f"  That is over the goal of {_GOAL:.0f} s on two cores: "
+            "see the slowest with --durations=20."
+        )
+    if passed + failed == 0:
+        print("  No test ran: the path or marker matches none.")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 1 if failed or passed == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
