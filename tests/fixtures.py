@@ -20,7 +20,6 @@ _DATABASE_FIXTURES = {
     "transactional_db",
     "django_db_reset_sequences",
     "django_db_serialized_rollback",
-    "client_with_database",
 }
 _OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
@@ -82,7 +81,7 @@ def pytest_runtest_makereport(
     """Turn a skip without a reason into a failure."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
-        reason = str(report.longrepr[2]).removeprefix("Skipped:").strip()
+        reason = str(report.longrepr[2]).removeprefix("Skipped").removeprefix(":").strip()
         if reason in {"", "unconditional skip"}:
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} is skipped without a reason: say why, or let it run."

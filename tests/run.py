@@ -120,7 +120,7 @@ def run_part(
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> int:
     """Return the exit code; raise `TimeoutError` when the process had to be ended."""
     try:
-        return process.wait(timeout=max(limit, 1.0))
+        return process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)  # pytest then tears its fixtures down and reports
         try:
@@ -174,7 +174,10 @@ def main(given: Sequence[str] | None = None) -> int:
                 databases = [name for name in databases if name != POSTGRESQL]
         for part in plan(databases, workers) if databases else []:
             left = options.limit - (time.monotonic() - began)
-            results.append(run_part(part, urls[part.database], options.marker, extra, left))
+            if left > 0:
+                results.append(run_part(part, urls[part.database], options.marker, extra, left))
+            else:
+                results.append(Result(part.title, 0, 1, 0, 0.0, "not started: no time was left"))
     return summarise(results, time.monotonic() - began, whole=not extra)
 
 
