@@ -21,7 +21,16 @@ FRAME, RULES, THINGS, VERBS, EDGES, SHIPPED_TESTS = (
 # Each module or package directly below `hub`, and the row it stands in.
 ROWS: dict[str, frozenset[str]] = {
     RULES: frozenset(
-        {"policy", "ownership", "transforms", "keys", "contract", "states", "redaction"}
+        {
+            "addresses",
+            "contract",
+            "keys",
+            "ownership",
+            "policy",
+            "redaction",
+            "states",
+            "transforms",
+        }
     ),
     THINGS: frozenset({"models", "http", "credentials", "registry", "migrations"}),
     VERBS: frozenset(
