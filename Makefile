@@ -49,8 +49,8 @@ test: $(STAMP) ## the whole suite on SQLite and PostgreSQL (T=path or options, D
 	@exec $(BIN)/python -m tests.run $(if $(DB),--db $(DB)) $(T) $(ARGS)
 
 check: $(STAMP) ## format, lint, types, Django's checks, missing migrations, docs
-	$(BIN)/ruff format --check --quiet $(PATHS)
-	$(BIN)/ruff check --quiet $(PATHS)
+	$(BIN)/ruff format --check --quiet --output-format concise $(PATHS)
+	$(BIN)/ruff check --quiet --output-format concise $(PATHS)
 	@$(SCRATCH) $(LOCAL) HUB_HOME="$$scratch" $(BIN)/mypy
 	@$(SCRATCH) export $(LOCAL) HUB_HOME="$$scratch"; \
 		$(BIN)/python manage.py check --fail-level WARNING && \

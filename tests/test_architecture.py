@@ -32,7 +32,7 @@ ROWS: dict[str, frozenset[str]] = {
             "transforms",
         }
     ),
-    THINGS: frozenset({"models", "http", "credentials", "registry", "migrations"}),
+    THINGS: frozenset({"models", "http", "link", "credentials", "registry", "migrations"}),
     VERBS: frozenset(
         {
             "entities",
