@@ -1,1 +1,1 @@
-"""Bitrix24: the connector, and the stand-in it is tested against."""
+"""Bitrix24: contacts through the classic REST, by incoming webhook."""
