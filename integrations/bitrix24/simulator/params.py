@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_plus
 
 Params = dict[str, Any]
+_PAIR = re.compile(r"([^=\[]+(?:\[[^\]]*\])+)(=)(.*)$", re.DOTALL)
 
 
 def parameters(query: str, body: bytes, content_type: str) -> Params:
@@ -32,7 +34,13 @@ def parameters(query: str, body: bytes, content_type: str) -> Params:
 
 def bracketed(text: str) -> Params:
     """``filter[>=ID]=1&fields[PHONE][0][VALUE]=x`` as nested values."""
-    return _tree(parse_qsl(text, keep_blank_values=True))
+    pairs = []
+    for piece in text.split("&"):
+        # "filter[=originId]=x": an equals sign within brackets is part of the name.
+        name, _, value = found.groups() if (found := _PAIR.match(piece)) else piece.partition("=")
+        if name:
+            pairs.append((unquote_plus(name), unquote_plus(value)))
+    return _tree(pairs)
 
 
 def _tree(pairs: list[tuple[str, str]]) -> Params:

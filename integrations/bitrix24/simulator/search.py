@@ -11,6 +11,7 @@ from .fields import EntityType, Kind
 from .store import Item, Table, value_of
 
 PAGE = 50
+_ID = {"ID": "id"}  # the vendor's own client pages by the classic spelling here too
 _PREFIX = re.compile(r"^(!=%|!%|!@|!=|!|>=|<=|>|<|=%|%=|%|@|=)?(.*)$", re.DOTALL)
 Test = Callable[[Item], bool]
 
@@ -174,7 +175,8 @@ def _by_ids(table: Table, ids: Iterable[int]) -> Iterator[Item]:
 
 def _split(key: str) -> tuple[str, str]:
     found = _PREFIX.match(key)
-    return (found.group(1) or "", found.group(2)) if found else ("", key)
+    prefix, name = (found.group(1) or "", found.group(2)) if found else ("", key)
+    return prefix, _ID.get(name, name)
 
 
 def _like(text: str, *, own: bool) -> re.Pattern[str]:
@@ -210,12 +212,13 @@ def _sortable(value: Any) -> tuple[int, float, str]:
 def _order_keys(kind: EntityType, order: Any) -> list[tuple[str, bool]]:
     if not isinstance(order, Mapping):
         return []
-    for name in order:
+    named = {_ID.get(str(name), str(name)): way for name, way in order.items()}
+    for name in named:
         if name not in kind.fields or name == "fm":
             raise RestError(
                 400, "INVALID_ARG_VALUE", f"Invalid order: field '{name}' is not allowed in order"
             )
-    return [(str(name), str(way).upper() == "DESC") for name, way in order.items()]
+    return [(name, str(way).upper() == "DESC") for name, way in named.items()]
 
 
 def _offset(start: Any) -> int:

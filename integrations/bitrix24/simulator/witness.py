@@ -13,7 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 NOT_LEFT = ("pending", "running")
 """States in which nothing has left under the operation's present lease."""
@@ -22,6 +22,11 @@ NOT_LEFT = ("pending", "running")
 class SQL:
     """Every statement the witness uses; ``%s`` is the parameter mark."""
 
+    # By reference first: that column has an index, the digest has none.
+    MARKED_REFERENCE = (
+        "SELECT id, state FROM hub_operation "
+        "WHERE reference = %s AND request_digest = %s AND first_sent_at IS NOT NULL"
+    )
     MARKED = (
         "SELECT id, state FROM hub_operation "
         "WHERE request_digest = %s AND first_sent_at IS NOT NULL"
@@ -49,6 +54,10 @@ class Database(Protocol):
         """The rows of one statement in a transaction of its own."""
         ...
 
+    def close(self) -> None:
+        """Let the connection go."""
+        ...
+
 
 class Postgres:
     """The hub on PostgreSQL."""
@@ -71,6 +80,11 @@ class Postgres:
         found: list[tuple[Any, ...]] = self._connection.execute(statement, values).fetchall()
         return found
 
+    def close(self) -> None:
+        """See :class:`Database`."""
+        if self._connection is not None:
+            self._connection.close()
+
 
 class Sqlite:
     """The hub on SQLite, opened read-only."""
@@ -85,9 +99,14 @@ class Sqlite:
         """See :class:`Database`."""
         if self._connection is None:
             self._connection = sqlite3.connect(
-                f"file:{self._path}?mode=ro", uri=True, isolation_level=None, timeout=10
+                f"file:{quote(self._path)}?mode=ro", uri=True, isolation_level=None, timeout=10
             )
         return self._connection.execute(statement.replace("%s", "?"), values).fetchall()
+
+    def close(self) -> None:
+        """See :class:`Database`."""
+        if self._connection is not None:
+            self._connection.close()
 
 
 def database(url: str) -> Database:
@@ -96,8 +115,8 @@ def database(url: str) -> Database:
     if scheme in ("postgres", "postgresql", "psql"):
         return Postgres("postgresql:" + rest)
     if scheme == "sqlite":
-        # sqlite:///relative.db and sqlite:////absolute.db; three slashes before an absolute
-        # path are what people write most, so /tmp/x after three slashes is taken as it is.
+        # Four slashes are the correct form of an absolute path, three what people write: both
+        # are taken as absolute, because a path relative to this process would mean nothing.
         path = unquote(urlsplit(url).path)
         return Sqlite(path[1:] if path.startswith("//") else path)
     raise ValueError(
@@ -199,7 +218,11 @@ class Witness:
                 )
 
     def _marker(self, seen: Seen) -> None:
-        marked = self.database.rows(SQL.MARKED, seen.digest)
+        marked: list[tuple[Any, ...]] = []
+        if seen.reference:
+            marked = self.database.rows(SQL.MARKED_REFERENCE, seen.reference, seen.digest)
+        if not marked:
+            marked = self.database.rows(SQL.MARKED, seen.digest)
         text = "no operation carries the marker for these bytes"
         good = any(state not in NOT_LEFT for _, state in marked)
         if not good:
