@@ -32,7 +32,9 @@ ROWS: dict[str, frozenset[str]] = {
             "transforms",
         }
     ),
-    THINGS: frozenset({"models", "http", "link", "credentials", "registry", "migrations"}),
+    THINGS: frozenset(
+        {"models", "http", "link", "credentials", "registry", "logs", "tuning", "migrations"}
+    ),
     VERBS: frozenset(
         {
             "entities",
