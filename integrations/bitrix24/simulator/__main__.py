@@ -98,12 +98,16 @@ async def _serve(service: Service, state: StateFile | None, options: argparse.Na
     scheme = "https" if options.tls else "http"
     port = server.sockets[0].getsockname()[1]
     _say_ready(f"listening on {scheme}://{options.host}:{port}\n", options.ready_fd)
+    pause = SAVE_EVERY
     while not stop.is_set():
         try:
-            await asyncio.wait_for(stop.wait(), SAVE_EVERY if state else None)
+            await asyncio.wait_for(stop.wait(), pause if state else None)
         except TimeoutError:
             if state:
+                began = time.monotonic()
                 state.save(service)
+                # Writing holds up answers, so much data is written more rarely.
+                pause = max(SAVE_EVERY, 20 * (time.monotonic() - began))
     server.close()
     if state:
         state.save(service)

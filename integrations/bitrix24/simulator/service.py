@@ -68,7 +68,7 @@ class Service:
         self.portals: dict[str, Portal] = {}
         self.self_hosted: set[str] = set()
         self.pending_commits = 0
-        self._generation = 0
+        self.generation = 0
         self._second = (0, "")
 
     def portal(self, name: str) -> Portal:
@@ -79,7 +79,7 @@ class Service:
 
     def reset(self) -> None:
         """Forget data, ledger, faults and limits; late commits under way come to nothing."""
-        self._generation += 1
+        self.generation += 1
         self.pending_commits = 0
         self.orders = Orders()
         self.limits.reset()
@@ -197,11 +197,11 @@ class Service:
             return
 
     def _commit_later(self, portal: Portal, call: Call, picked: Picked, seconds: float) -> None:
-        generation = self._generation
+        generation = self.generation
         self.pending_commits += 1
 
         def commit() -> None:
-            if generation == self._generation:
+            if generation == self.generation:
                 self.pending_commits -= 1
                 self._execute(portal, call, picked, self.clock())
 

@@ -74,7 +74,11 @@ class Postgres:
 
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(
-                self._url, autocommit=True, application_name="bitrix24-stand-in-witness"
+                self._url,
+                autocommit=True,
+                connect_timeout=5,
+                application_name="bitrix24-stand-in-witness",
+                options="-c statement_timeout=10000",
             )
         # Always with parameters, so that a doubled percent sign means the same everywhere.
         found: list[tuple[Any, ...]] = self._connection.execute(statement, values).fetchall()

@@ -117,10 +117,10 @@ def test_broken_gzip(simulator: Simulator) -> None:
 
 
 def test_late_commit_happens_when_the_caller_is_gone(simulator: Simulator) -> None:
-    simulator.fault("late_commit", "crm.item.add", seconds=0.3)
+    simulator.fault("late_commit", "crm.item.add", seconds=1)
     began = time.monotonic()
     assert add(simulator)[0] == LOST
-    assert time.monotonic() - began < 0.3
+    assert time.monotonic() - began < 1
     assert simulator.ledger() == []
     assert simulator.status()["pending_commits"] == 1
     wait_for(lambda: simulator.status()["pending_commits"] == 0)
@@ -146,7 +146,7 @@ def test_a_late_delete_of_a_missing_record_changes_nothing(simulator: Simulator)
 
 
 def test_index_lag_on_the_create_hides_from_lists_not_from_get(simulator: Simulator) -> None:
-    simulator.fault("index_lag", "crm.item.add", seconds=0.4)
+    simulator.fault("index_lag", "crm.item.add", seconds=1)
     item_id = json.loads(add(simulator)[1])["result"]["item"]["id"]
     add(simulator, "prompt")
     assert ask(simulator, "crm.item.get", id=item_id)[0] == 200
@@ -235,7 +235,7 @@ def test_slow_answer_has_committed_while_the_caller_waits(simulator: Simulator) 
 
 
 def test_slow_execution_commits_although_the_caller_has_left(simulator: Simulator) -> None:
-    simulator.fault("slow_execution", "crm.item.add", seconds=0.4)
+    simulator.fault("slow_execution", "crm.item.add", seconds=1)
     with pytest.raises(TimeoutError):
         add(simulator, timeout=0.1)
     assert simulator.ledger() == []

@@ -55,6 +55,17 @@ def test_state_is_written_while_it_runs(tmp_path: Path) -> None:
         assert [item["name"] for item in again.items()] == ["Ada"]
 
 
+def test_a_reset_is_kept_too(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    with Simulator(state=state) as first:
+        first.seed({"name": "old"})
+    with Simulator(state=state) as second:
+        second.reset()
+        second.seed({"name": "new"})
+    with Simulator(state=state) as third:
+        assert [item["name"] for item in third.items()] == ["new"]
+
+
 def test_a_foreign_state_file_is_left_alone(tmp_path: Path) -> None:
     state = tmp_path / "notes.json"
     state.write_text('{"format": 99}')
