@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from .batch import php_map, resolved, short_time
+from .classic import filter_from_classic, from_classic, to_classic
 from .errors import RestError
 from .fields import EntityType, camel, classic, entity_type, moment
 from .ledger import Ledger
 from .params import bracketed
 from .search import find
-from .store import Change, Item, Store, shown, value_of
+from .store import Change, Item, Store, shown
 
 WRITES = frozenset({"add", "update", "delete"})
 _CLASSIC = {"lead": 1, "deal": 2, "contact": 3, "company": 4, "quote": 7}
@@ -134,7 +135,7 @@ class Portal:
         if name not in _CLASSIC:
             return None, {}, {}
         kind = entity_type(_CLASSIC[name])
-        return kind, _from_classic(fields), _filter_from_classic(kind, filters)
+        return kind, from_classic(fields), filter_from_classic(kind, filters)
 
     # crm.item.*
 
@@ -181,21 +182,21 @@ class Portal:
             order = (
                 {camel(str(k)): v for k, v in order.items()} if isinstance(order, Mapping) else None
             )
-            filters = _filter_from_classic(kind, call.params.get("filter"))
+            filters = filter_from_classic(kind, call.params.get("filter"))
             rows, paging = self._search(kind, filters, order, call, twist)
             select = call.params.get("select")
             wanted = [str(name).upper() for name in select] if isinstance(select, list) else []
-            return Answer([_to_classic(kind, item, wanted or ["*"]) for item in rows], paging)
+            return Answer([to_classic(kind, item, wanted or ["*"]) for item in rows], paging)
         try:
             if verb == "add":
-                fields = _from_classic(_given_fields(call))
+                fields = from_classic(_given_fields(call))
                 return Answer(self._add(kind, fields, call, twist).item.id)
             item_id = call.params.get("id", call.params.get("ID"))
             if verb == "get":
                 item = self.store.table(kind).get(item_id)
-                return Answer(_to_classic(kind, item, ["*", "PHONE", "EMAIL", "WEB", "IM"]))
+                return Answer(to_classic(kind, item, ["*", "PHONE", "EMAIL", "WEB", "IM"]))
             if verb == "update":
-                self._update(kind, item_id, _from_classic(_given_fields(call)), call, twist)
+                self._update(kind, item_id, from_classic(_given_fields(call)), call, twist)
             else:
                 self._delete(kind, item_id, call)
             return Answer(True)
@@ -288,7 +289,7 @@ class Portal:
         times: dict[str, Any] = {}
         for key, command in commands.items():
             method, _, query = command.partition("?")
-            params = _resolved(bracketed(query), results)
+            params = resolved(bracketed(query), results)
             one = replace(call, method=method.lower().removesuffix(".json"), params=params)
             try:
                 if one.method == "batch":
@@ -304,18 +305,18 @@ class Portal:
                     break
                 continue
             results[key] = answer.result
-            times[key] = _short_time(self.clock())
+            times[key] = short_time(self.clock())
             if answer.paging:
                 totals[key] = answer.paging["total"]
                 if "next" in answer.paging:
                     nexts[key] = answer.paging["next"]
         return Answer(
             {
-                "result": _php(results),
-                "result_error": _php(errors),
-                "result_total": _php(totals),
-                "result_next": _php(nexts),
-                "result_time": _php(times),
+                "result": php_map(results),
+                "result_error": php_map(errors),
+                "result_total": php_map(totals),
+                "result_next": php_map(nexts),
+                "result_time": php_map(times),
             }
         )
 
@@ -412,105 +413,4 @@ def _described(kind: EntityType) -> dict[str, Any]:
             "upperName": classic(name),
         }
         for name, field in kind.fields.items()
-    }
-
-
-def _from_classic(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Classic fields in the names of ``crm.item.*``; multi-fields become ``fm``."""
-    result: dict[str, Any] = {}
-    rows: dict[str, Any] = {}
-    for name, value in fields.items():
-        new = camel(str(name))
-        if not new.startswith("fm:"):
-            result[new] = value
-            continue
-        given = value.values() if isinstance(value, Mapping) else value
-        for row in given if isinstance(given, list) or isinstance(value, Mapping) else []:
-            if isinstance(row, Mapping):
-                key = str(row["ID"]) if str(row.get("ID", "")).isdigit() else f"n{len(rows)}"
-                rows[key] = {
-                    "typeId": new[3:],
-                    "value": row.get("VALUE"),
-                    "valueType": row.get("VALUE_TYPE"),
-                }
-    return result | ({"fm": rows} if rows else {})
-
-
-def _filter_from_classic(kind: EntityType, filters: Any) -> dict[str, Any]:
-    """A classic filter in new names; an unknown key is ignored, as old methods do."""
-    result: dict[str, Any] = {}
-    for key, value in filters.items() if isinstance(filters, Mapping) else ():
-        bare = str(key).lstrip("=!<>@%")
-        name = camel(bare)
-        name = name[3:].lower() if name.startswith("fm:") else name
-        if name in kind.fields:
-            result[str(key)[: len(str(key)) - len(bare)] + name] = value
-    return result
-
-
-def _to_classic(kind: EntityType, item: Item, select: list[str]) -> dict[str, Any]:
-    result: dict[str, Any] = {"ID": str(item.id)}
-    for name in kind.fields:
-        old = classic(name)
-        if name not in ("fm", "phone", "email") and ("*" in select or old in select):
-            value = value_of(item, name)
-            if value is not None and not isinstance(value, str):
-                value = f"{value:.2f}" if isinstance(value, float) else str(value)
-            result[old] = value
-    for typed in ("PHONE", "EMAIL", "WEB", "IM"):
-        rows = [row for row in item.rows.values() if row["typeId"] == typed]
-        if typed in select and rows:
-            result[typed] = [
-                {
-                    "ID": str(row["id"]),
-                    "VALUE_TYPE": row["valueType"],
-                    "VALUE": row["value"],
-                    "TYPE_ID": typed,
-                }
-                for row in rows
-            ]
-    return result
-
-
-_EARLIER = re.compile(r"\$result\[([^\]]+)\]((?:\[[^\]]*\])*)")
-
-
-def _resolved(value: Any, results: Mapping[str, Any]) -> Any:
-    """Put earlier results in; a reference that leads nowhere stays as it is written."""
-    if isinstance(value, Mapping):
-        return {key: _resolved(one, results) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_resolved(one, results) for one in value]
-    if not isinstance(value, str) or "$result[" not in value:
-        return value
-
-    def lookup(found: re.Match[str]) -> str:
-        node: Any = results.get(found.group(1))
-        for key in re.findall(r"\[([^\]]*)\]", found.group(2)):
-            try:
-                node = node[int(key)] if isinstance(node, list) else node[key]
-            except (KeyError, IndexError, TypeError, ValueError):
-                return found.group(0)
-        return found.group(0) if node is None or isinstance(node, dict | list) else str(node)
-
-    return _EARLIER.sub(lookup, value)
-
-
-def _php(values: dict[str, Any]) -> Any:
-    """A map as PHP encodes it: empty or numbered from 0 without a gap, it is a list."""
-    if all(key == str(number) for number, key in enumerate(values)):
-        return list(values.values())
-    return values
-
-
-def _short_time(at: float) -> dict[str, Any]:
-    return {
-        "start": at,
-        "finish": at,
-        "duration": 0.001,
-        "processing": 0.001,
-        "date_start": moment(at),
-        "date_finish": moment(at),
-        "operating_reset_at": int(at) + 600,
-        "operating": 0.001,
     }
