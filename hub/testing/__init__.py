@@ -9,6 +9,7 @@ if "pytest" in sys.modules:
     # Before it is imported, so that a failed question shows its values.
     sys.modules["pytest"].register_assert_rewrite("hub.testing.conformance")
 
+from hub.policy import classify
 from hub.testing.driving import BadSteps, Reply, answer, drive, observe
 from hub.testing.recorded import Recorded, load, load_all
 from hub.testing.remote import FakeRemote, Fault, Order
@@ -21,6 +22,7 @@ __all__ = [
     "Recorded",
     "Reply",
     "answer",
+    "classify",
     "drive",
     "load",
     "load_all",
