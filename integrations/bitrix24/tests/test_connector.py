@@ -73,7 +73,10 @@ def test_the_classes_and_numbers_are_those_of_the_contract(
 
 
 def test_a_connection_may_state_numbers_of_its_own() -> None:
-    own = {"*": {"max_exec": None}, "contact.create": {"index_lag": {"value": 5, "date": "today"}}}
+    own: dict[str, dict[str, Any]] = {
+        "*": {"max_exec": None},
+        "contact.create": {"index_lag": {"value": 5, "date": "today"}},
+    }
     create = effective(connector(), "contact.create", own)
     assert isinstance(create, Write)
     assert (create.max_exec, create.index_lag, create.dated) == (None, 5, "today")

@@ -206,12 +206,17 @@ def test_an_older_version_is_not_written_over_a_newer_one(portal: Portal) -> Non
     assert portal.effects() == before
 
 
-def test_a_value_that_was_not_cleared_comes_out_in_the_look(portal: Portal) -> None:
+@pytest.mark.parametrize("ignored", [False, True])
+def test_whether_a_value_was_cleared_comes_out_in_the_look(portal: Portal, ignored: bool) -> None:
     done = made(portal, replace(CREATE, fields={**FIELDS, "comments": "old"}))
     request = update_of(done, comments=None)
+    if ignored:
+        portal.simulator.fault("clear_ignored", "crm.item.update")
     updated = portal.send(request)
+    # The answers are the same in both cases.
     assert updated.echo is Echo.OTHER
-    assert portal.find(request).candidates[0].matches
+    assert updated.values["comments"] is None
+    assert portal.find(request).candidates[0].matches is not ignored
 
 
 def test_a_delete_and_a_delete_of_what_is_gone(portal: Portal) -> None:
