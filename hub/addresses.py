@@ -1,12 +1,13 @@
 """Judges the addresses a connection may be reached at.
 
-Rules row: no I/O. `hub.http` resolves a name, asks here about every address it got, and connects only to
-one that was judged, so that a name whose answer changes between check and connect gains nothing.
+Rules row: no I/O. `hub.http` resolves a name, asks here about every address it got, and connects
+only to one that was judged, so that a name whose answer changes between check and connect gains
+nothing.
 
-Public addresses are allowed; anything else only where the connection lists its network. The ranges are
-those of the IANA special-purpose registries (RFC 6890 and its updates), written out because what
-`ipaddress` calls global differs between Python versions. Addresses that carry an IPv4 address inside
-(mapped, compatible, NAT64, 6to4, Teredo) are judged by what they carry as well.
+Public addresses are allowed; anything else only where the connection lists its network. The ranges
+are those of the IANA special-purpose registries (RFC 6890 and its updates), written out because
+what `ipaddress` calls global differs between Python versions. Addresses that carry an IPv4 address
+inside (mapped, compatible, NAT64, 6to4, Teredo) are judged by what they carry as well.
 """
 
 from __future__ import annotations

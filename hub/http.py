@@ -1,9 +1,10 @@
 """The wire: makes one HTTP exchange and knows whether a byte of ours has left.
 
-The only module that imports httpx, and only for its rim (`HubTransport`). It resolves a name, judges every
-address (`hub.addresses`) and connects only to a judged one; holds one hard deadline over the whole exchange;
-asks the guard just before the first byte; keeps status and headers when a body is cut; follows no redirect,
-repeats nothing, and takes neither proxies nor credentials from the environment (protocol §6.4, §10).
+The only module that imports httpx, and only for its rim (`HubTransport`). It resolves a name,
+judges every address (`hub.addresses`) and connects only to a judged one; holds one hard deadline
+over the whole exchange; asks the guard just before the first byte; keeps status and headers when a
+body is cut; follows no redirect, repeats nothing, and takes neither proxies nor credentials from
+the environment (protocol §6.4, §10).
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urlsplit
 
-import h11
 import httpx
 
 from hub.addresses import Network, literal, parse_networks, refusal
@@ -34,7 +34,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Name and port to addresses, in the order to try them; raises `OSError` when there are none."""
 
 MAX_IDLE = 10.0
-"""Seconds a kept connection may be idle; older ones are the likelier to be closed just as we write."""
+"""Seconds a kept connection may be idle: the older, the likelier it is closed just as we write."""
 
 _IDLE_PER_ROUTE = 100
 _KNOWN_ROUTES = 1024
@@ -56,6 +56,10 @@ _OWN_HEADERS = frozenset(
 """Headers that frame or steer an exchange: the wire writes them, a call may not."""
 
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+_METHOD = re.compile(r"[A-Z]+")
+_TARGET = re.compile(r"[!-~]+")
+_TOKEN = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"[!-~]([ \t!-~]*[!-~])?|")
 _BODIES = frozenset({"POST", "PUT", "PATCH"})
 _LONGEST_WAIT = 86400.0
 
@@ -77,10 +81,12 @@ _boottime = _find_boottime()
 
 
 def retry_after(value: str | None, now: datetime) -> float | None:
-    """Seconds a `Retry-After` header asks us to wait, within 1 s and 24 h; None when it says nothing usable.
+    """Seconds a `Retry-After` header asks us to wait, within 1 s and 24 h; None when it says
+    nothing usable.
 
-    Takes both forms, whole seconds and an HTTP date (one in the past counts as 1 s). Negative, fractional
-    and other text is ignored. `now` is an aware datetime: the moment the answer came.
+    Takes both forms, whole seconds and an HTTP date (one in the past counts as 1 s). Negative,
+    fractional and other text is ignored. `now` is an aware datetime: the moment the answer
+    came.
     """
     text = (value or "").strip()
     if text.isascii() and text.isdigit():
@@ -100,17 +106,19 @@ def retry_after(value: str | None, now: datetime) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How one connection's remote is reached. Made once per connection: the wire keeps links by it.
+    """How one connection's remote is reached. Made once per connection: the wire keeps links by
+    it.
 
-    `base_url` (http or https) may hold a secret in its path, `proxy_url` one before its host: neither is shown.
+    `base_url` (http or https) may hold a secret in its path, `proxy_url` one before its host:
+    neither is shown.
     """
 
     base_url: str = field(repr=False)
     networks: tuple[str, ...] = ()
     """Networks in CIDR notation that are allowed besides public addresses."""
     proxy_url: str = field(default="", repr=False)
-    """An HTTP proxy (``http://[user:password@]host:port``). Its address is judged like a remote's; a name behind
-    it is resolved by the proxy and cannot be judged here."""
+    """An HTTP proxy (``http://[user:password@]host:port``). Its address is judged like a
+    remote's; a name behind it is resolved by the proxy and cannot be judged here."""
     ca_file: str = ""
     """PEM file with the authorities to trust instead of the system's."""
     max_body: int = 8 * 1024 * 1024
@@ -142,14 +150,15 @@ class _Plan:
     remote: _Peer
     first_hop: _Peer
     networks: tuple[Network, ...]
-    host: bytes
+    host: str
     prefix: str
     proxied: bool
-    proxy_authorization: bytes
+    proxy_authorization: str
 
 
 class Wire:
-    """Makes exchanges, and keeps connections between them where it is told to. One event loop at a time."""
+    """Makes exchanges, and keeps connections between them where it is told to. One event loop at a
+    time."""
 
     def __init__(
         self,
@@ -162,7 +171,11 @@ class Wire:
         self._clock = clock
         self._resolve = resolve or self._system_resolve
         self._steps = steps
-        self._agent = user_agent.encode("ascii")
+        self._defaults = (
+            ("user-agent", f"user-agent: {user_agent}"),
+            ("accept", "accept: application/json"),
+            ("accept-encoding", "accept-encoding: identity"),
+        )
         self._plans: dict[tuple[Route, str], _Plan] = {}
         self._contexts: dict[tuple[str, int], ssl.SSLContext] = {}
         self._idle: dict[_Plan, list[Link]] = {}
@@ -180,16 +193,17 @@ class Wire:
     ) -> Answer:
         """Send `call` and return its answer, within `max_send` seconds for everything.
 
-        `call.path` is appended to the route's address, or is an http(s) URL of its own. `guard` is called right
-        before the first byte of the request; when it raises, nothing has been sent. Raises `CallFailed`, whose
-        `begun` says whether a byte of the request can have left. An answer whose status was read but whose
-        body was cut, too large or not decodable is returned with `body_lost`.
+        `call.path` is appended to the route's address, or is an http(s) URL of its own.
+        `guard` is called right before the first byte of the request; when it raises,
+        nothing has been sent. Raises `CallFailed`, whose `begun` says whether a byte of the
+        request can have left. An answer whose status was read but whose body was cut, too
+        large or not decodable is returned with `body_lost`.
         """
         clock, steps = self._clock, self._steps
         started = clock()
         deadline = started + max_send
         plan, target = self._where(route, call.path)
-        request = self._request(plan, target, call, keep_alive)
+        head = self._head(plan, target, call, keep_alive)
         loop = asyncio.get_running_loop()
         link = self._kept(plan, loop) if keep_alive else None
         if link is None:
@@ -199,7 +213,10 @@ class Wire:
             if steps is not None:
                 steps("send.connected")
             received = await link.exchange(
-                request, call.body, Order(clock, deadline, route.max_body, guard, steps)
+                call.method,
+                head,
+                call.body,
+                Order(clock, deadline, route.max_body, guard, steps),
             )
             keep = keep_alive and link.reusable()
             if not keep and not received.cut:
@@ -245,47 +262,41 @@ class Wire:
             return plan, (plan.prefix or "/") + path
         return plan, plan.prefix.rstrip("/") + (path if path[0] == "/" else "/" + path)
 
-    def _request(self, plan: _Plan, target: str, call: Call, keep_alive: bool) -> h11.Request:
-        """The head of the request. Raises `CallFailed` of kind LOCAL."""
-        headers: list[tuple[bytes, bytes]] = [(b"host", plan.host)]
+    def _head(self, plan: _Plan, target: str, call: Call, keep_alive: bool) -> bytes:
+        """Request line and headers. Raises `CallFailed` of kind LOCAL."""
+        method = call.method
+        plain_proxy = plan.proxied and not plan.secure
+        if plain_proxy:
+            target = f"http://{plan.host}{target}"
+        if not _METHOD.fullmatch(method) or method == "CONNECT":
+            raise _unwritable("its method")
+        if not _TARGET.fullmatch(target):
+            raise _unwritable("its path")
+        lines = [f"{method} {target} HTTP/1.1", f"host: {plan.host}"]
         given: set[str] = set()
-        try:
-            for name, value in call.headers:
-                name = name.lower()
-                if name in _OWN_HEADERS:
-                    raise CallFailed(
-                        FailureKind.LOCAL, f"a call may not set the header {name}", begun=False
-                    )
-                given.add(name)
-                headers.append((name.encode("ascii"), value.encode("ascii")))
-            if "user-agent" not in given:
-                headers.append((b"user-agent", self._agent))
-            if "accept" not in given:
-                headers.append((b"accept", b"application/json"))
-            if "accept-encoding" not in given:
-                headers.append((b"accept-encoding", b"identity"))
-            if call.body or call.method in _BODIES:
-                headers.append((b"content-length", b"%d" % len(call.body)))
-            if not keep_alive:
-                headers.append((b"connection", b"close"))
-            if plan.proxied and not plan.secure:
-                target = f"http://{plan.host.decode('ascii')}{target}"
-                if plan.proxy_authorization:
-                    headers.append((b"proxy-authorization", plan.proxy_authorization))
-            return h11.Request(method=call.method, target=target, headers=headers)
-        except (h11.LocalProtocolError, UnicodeEncodeError):
-            # their texts quote the header or the target, where a secret may stand
-            raise CallFailed(
-                FailureKind.LOCAL,
-                "the request cannot be written as HTTP: its method, path or a header holds a character "
-                "that is not allowed there",
-                begun=False,
-            ) from None
+        for name, value in call.headers:
+            name = name.lower()
+            if not _TOKEN.fullmatch(name):
+                raise _unwritable("a header's name")
+            if name in _OWN_HEADERS or not _VALUE.fullmatch(value):
+                raise _unwritable(f"the header {name}")
+            given.add(name)
+            lines.append(f"{name}: {value}")
+        lines.extend(line for name, line in self._defaults if name not in given)
+        if call.body or method in _BODIES:
+            lines.append(f"content-length: {len(call.body)}")
+        if not keep_alive:
+            lines.append("connection: close")
+        if plain_proxy and plan.proxy_authorization:
+            lines.append(f"proxy-authorization: {plan.proxy_authorization}")
+        lines.append("\r\n")
+        return "\r\n".join(lines).encode("ascii")
 
     # --- connecting ---
 
     async def _connect(self, plan: _Plan, loop: asyncio.AbstractEventLoop, deadline: float) -> Link:
-        """A link to the remote, over the first judged address that works. Raises `CallFailed`, not begun."""
+        """A link to the remote, over the first judged address that works. Raises `CallFailed`, not
+        begun."""
         context = self._context(plan.route.ca_file) if plan.secure else None
         end = min(deadline, self._clock() + plan.route.connect_timeout)
         peer = plan.first_hop
@@ -306,10 +317,11 @@ class Wire:
             except ssl.SSLCertVerificationError as error:
                 raise CallFailed(
                     FailureKind.CERTIFICATE,
-                    f"the certificate of {plan.remote.authority} is not valid for it: {reason(error)}",
+                    f"the certificate of {plan.remote.authority} is refused: {reason(error)}",
                     begun=False,
                 ) from None
             except ssl.SSLError as error:
+                kind = FailureKind.CONNECT
                 text = f"TLS with {plan.remote.authority} failed: {reason(error)}"
             except OSError as error:
                 text = f"{what} could not be reached: {reason(error)}"
@@ -369,7 +381,8 @@ class Wire:
             raise
 
     def _context(self, ca_file: str) -> ssl.SSLContext:
-        """TLS settings with the system's authorities or those of a file, read again when it changes."""
+        """TLS settings with the system's authorities or those of a file, read again when it
+        changes."""
         try:
             changed = os.stat(ca_file).st_mtime_ns if ca_file else 0
             context = self._contexts.get((ca_file, changed))
@@ -380,8 +393,8 @@ class Wire:
         except OSError as error:  # SSLError, for what is no certificate, is one
             raise CallFailed(
                 FailureKind.CERTIFICATE,
-                f"the file of trusted authorities cannot be used: {reason(error)}; correct the connection's "
-                "CA file",
+                f"the file of trusted authorities cannot be used: {reason(error)}; correct the "
+                "connection's CA file",
                 begun=False,
             ) from None
         return context
@@ -434,14 +447,20 @@ class Wire:
             self._sweeper = None
 
 
+def _unwritable(part: str) -> CallFailed:
+    # what stands there is not quoted: it may be a secret
+    text = f"the request cannot be written as HTTP: {part} is not allowed as it stands"
+    return CallFailed(FailureKind.LOCAL, text, begun=False)
+
+
 def _misconfigured(text: str) -> CallFailed:
     return CallFailed(FailureKind.ADDRESS, text, begun=False)
 
 
 def _not_allowed(what: str, address: str, why: str) -> str:
     return (
-        f"{what} is at {address}, {why}; correct the connection's address, or allow that network on the "
-        "connection"
+        f"{what} is at {address}, {why}; correct the connection's address, or allow that network "
+        "on the connection"
     )
 
 
@@ -453,7 +472,7 @@ def _plan(route: Route) -> _Plan:
         raise _misconfigured(f"the connection's allowed networks: {error}") from None
     secure, remote, path, _ = _parsed(route.base_url, "the connection's address", networks)
     proxied = bool(route.proxy_url)
-    first_hop, authorization = remote, b""
+    first_hop, authorization = remote, ""
     if proxied:
         proxy_secure, first_hop, _, login = _parsed(
             route.proxy_url, "the connection's proxy", networks, login_allowed=True
@@ -461,7 +480,7 @@ def _plan(route: Route) -> _Plan:
         if proxy_secure:
             raise _misconfigured("the connection's proxy must be written as http://host:port")
         if login:
-            authorization = b"Basic " + b64encode(login.encode())
+            authorization = "Basic " + b64encode(login.encode()).decode("ascii")
     host = (
         remote.authority
         if remote.port != (443 if secure else 80)
@@ -473,7 +492,7 @@ def _plan(route: Route) -> _Plan:
         remote=remote,
         first_hop=first_hop,
         networks=networks,
-        host=host.encode("ascii"),
+        host=host,
         prefix=path,
         proxied=proxied,
         proxy_authorization=authorization,
@@ -500,7 +519,7 @@ def _parsed(
     login = parts.netloc.rpartition("@")[0]
     if login and not login_allowed:
         raise _misconfigured(
-            f"{what} must not hold a login; store it among the connection's secrets"
+            f"{what} must not hold a login; store it with the connection's credentials"
         )
     if parts.query or parts.fragment:
         raise _misconfigured(f"{what} must end with its path, without ? or #")
@@ -529,7 +548,7 @@ async def _tunnel(plan: _Plan, loop: asyncio.AbstractEventLoop, sock: socket.soc
     proxy = f"the proxy {plan.first_hop.authority}"
     lines = [f"CONNECT {plan.remote.authority} HTTP/1.1", f"Host: {plan.remote.authority}"]
     if plan.proxy_authorization:
-        lines.append(f"Proxy-Authorization: {plan.proxy_authorization.decode('ascii')}")
+        lines.append(f"Proxy-Authorization: {plan.proxy_authorization}")
     await loop.sock_sendall(sock, ("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
     head = b""
     while b"\r\n\r\n" not in head:
@@ -619,11 +638,12 @@ _AT_THE_RIM: dict[FailureKind, type[httpx.TransportError]] = {
 
 
 class HubTransport(httpx.AsyncBaseTransport):
-    """The wire for whoever speaks httpx: same rules, httpx's own requests, responses and exceptions.
+    """The wire for whoever speaks httpx: same rules, httpx's own requests, responses and
+    exceptions.
 
-    `route` says which addresses are allowed, which proxy and authorities are used; host and path come from
-    each request. A raised exception has the `CallFailed`, with its `begun`, as its cause. Time-outs of the
-    client are not used: `max_send` bounds the whole exchange.
+    `route` says which addresses are allowed, which proxy and authorities are used; host and
+    path come from each request. A raised exception has the `CallFailed`, with its `begun`, as
+    its cause. Time-outs of the client are not used: `max_send` bounds the whole exchange.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """One connection to a remote: sends one request at a time and takes in what comes back.
 
-Bytes go from here straight into the socket: asyncio's transports keep a buffer of their own, which a
-process that was frozen for minutes would go on sending from when it thaws. Here every send stands below a
-look at the clock, and what the kernel holds is dropped by a reset when an exchange is given up.
+Bytes go from here straight into the socket: asyncio's transports keep a buffer of their own, which
+a process that was frozen for minutes would go on sending from when it thaws. Here every send stands
+below a look at the clock, and what the kernel holds is dropped by a reset when an exchange is given
+up.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import h11
 
@@ -32,8 +34,8 @@ _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 def prepare(sock: socket.socket) -> None:
     """Make a new socket ready to carry a request.
 
-    Closing it, by us or by the kernel when our process is killed, resets the connection, so that nothing
-    that waits in the kernel goes out afterwards (protocol §6.4).
+    Closing it, by us or by the kernel when our process is killed, resets the connection, so
+    that nothing that waits in the kernel goes out afterwards (protocol §6.4).
     """
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -51,6 +53,22 @@ def reason(error: BaseException) -> str:
     return type(error).__name__
 
 
+_END = h11.EndOfMessage()
+
+
+@lru_cache(maxsize=32)
+def _told(method: str) -> h11.Request:
+    return h11.Request(method=method, target="/", headers=[("host", "-")])
+
+
+def _pieces(head: bytes, body: bytes, halves: bool) -> list[bytes]:
+    """The request as it is written, piece by piece; the head shares the first."""
+    size = max(1, -(-len(body) // 2)) if halves else CHUNK
+    if len(body) <= size:
+        return [head + body]
+    return [head + body[:size], *(body[at : at + size] for at in range(size, len(body), size))]
+
+
 class Tls:
     """TLS over memory, so that the bytes reach the socket under `Link`'s rules."""
 
@@ -62,7 +80,8 @@ class Tls:
         self._tls = context.wrap_bio(self._in, self._out, server_hostname=host)
 
     async def handshake(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-        """Agree with the server and check its certificate and name. Raises `OSError`s, `ssl.SSLError` too."""
+        """Agree with the server and check its certificate and name. Raises `OSError`s,
+        `ssl.SSLError` too."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -85,9 +104,11 @@ class Tls:
         return self._out.read()
 
     def decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """The text in `data` (b"" at the end of the stream), and whether the peer ended it properly.
+        """The text in `data` (b"" at the end of the stream), and whether the peer ended it
+        properly.
 
-        Raises `ssl.SSLError` when the bytes are no TLS, or the stream ended without a proper end.
+        Raises `ssl.SSLError` when the bytes are no TLS, or the stream ended without a
+        proper end.
         """
         if data:
             self._in.write(data)
@@ -121,7 +142,8 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one exchange must hold to. `deadline` is a moment of `clock`; `guard` may refuse by raising."""
+    """What one exchange must hold to. `deadline` is a moment of `clock`; `guard` may refuse by
+    raising."""
 
     clock: Callable[[], float]
     deadline: float
@@ -132,7 +154,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An answer as it came: header names in lower case, body still encoded. `cut` says what ended it early."""
+    """An answer as it came: header names in lower case, body still encoded. `cut` says what ended
+    it early."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -187,11 +210,12 @@ class Link:
 
     # --- the exchange ---
 
-    async def exchange(self, request: h11.Request, body: bytes, order: Order) -> Received:
-        """Send one request and wait for its answer.
+    async def exchange(self, method: str, head: bytes, body: bytes, order: Order) -> Received:
+        """Send one request, its head written already, and wait for the answer.
 
-        Raises `CallFailed`, whose `begun` is exact. The caller closes the link in every case (`close` after
-        an answer, `abort` otherwise), or keeps it when `reusable` says so.
+        Raises `CallFailed`, whose `begun` is exact. The caller closes the link in every
+        case (`close` after an answer, `abort` otherwise), or keeps it when `reusable` says
+        so.
         """
         self.begun = self._over = False
         self._spoiled = True  # until all of the request is written: an early answer ends the link
@@ -200,7 +224,10 @@ class Link:
         self._chunks: list[bytes] = []
         self._size = self._raw = 0
         self._failed: tuple[FailureKind, str] | None = None
-        pieces = self._pieces(request, body, order.steps is not None)
+        # h11 reads the answer; of the request it need only know the method, and that it was sent.
+        self._http.send(_told(method))
+        self._http.send(_END)
+        pieces = _pieces(head, body, order.steps is not None)
         left = order.deadline - order.clock()
         self._bound_by(left)
         timer = self.loop.call_later(max(left, 0.0), self._expire)
@@ -220,27 +247,12 @@ class Link:
         cut = "" if self._failed is None else self._failed[1]
         return Received(self._status, self._headers, b"".join(self._chunks), cut)
 
-    def _pieces(self, request: h11.Request, body: bytes, halves: bool) -> list[bytes]:
-        """The request as it is written, piece by piece; the head shares the first piece."""
-        size = max(1, -(-len(body) // 2)) if halves else CHUNK
-        try:
-            head = self._http.send(request) or b""
-            chunks = [body[at : at + size] for at in range(0, len(body), size)]
-            written = [self._http.send(h11.Data(data=chunk)) or b"" for chunk in chunks]
-            self._http.send(h11.EndOfMessage())
-        except h11.LocalProtocolError:
-            raise CallFailed(
-                FailureKind.LOCAL, "the request could not be formed as HTTP", begun=False
-            ) from None
-        if not written:
-            return [head]
-        written[0] = head + written[0]
-        return written
-
     async def _send(self, pieces: list[bytes], order: Order) -> None:
-        """Write the request: the guard right before the first byte, the clock before every send.
+        """Write the request: the guard right before the first byte, the clock before every
+        send.
 
-        Returns early when the exchange is over: the peer answered before it had it all, or broke off.
+        Returns early when the exchange is over: the peer answered before it had it all, or
+        broke off.
         """
         clock, deadline, sock, steps = order.clock, order.deadline, self.sock, order.steps
         for number, piece in enumerate(pieces):
@@ -338,7 +350,8 @@ class Link:
             self._end(FailureKind.CONNECT, "no time was left to send the request")
 
     def _write_broke(self, error: OSError) -> None:
-        """Sending failed; the peer may have answered first, and its answer may still be readable."""
+        """Sending failed; the peer may have answered first, and its answer may still be
+        readable."""
         while self.begun and not self._over:
             before = self._raw
             self._take(FailureKind.WRITE)
@@ -373,7 +386,8 @@ class Link:
         self.abort()
 
     def _take(self, kind: FailureKind) -> None:
-        """Read once from the socket and go on with the answer. `kind` is what a broken connection means."""
+        """Read once from the socket and go on with the answer. `kind` is what a broken connection
+        means."""
         try:
             data = self.sock.recv(CHUNK)
             self._raw += len(data)
@@ -382,7 +396,8 @@ class Link:
                 data, ended = self._tls.decrypt(data)
             if data:
                 self._feed(data)
-            if ended and not self._over:
+            # After a broken write the end of the stream is no news; only an answer would be.
+            if ended and not self._over and (self._status or kind is not FailureKind.WRITE):
                 self._feed(b"")
         except (BlockingIOError, InterruptedError):
             return
@@ -443,7 +458,8 @@ class Link:
     def _bound_by(self, seconds: float) -> None:
         """Have the kernel drop what nobody acknowledges within `seconds` (Linux)."""
         milliseconds = max(1, int(seconds * 1000))
-        # Measured in whole seconds above one, so that a kept link needs no call of the kernel each time.
+        # Measured in whole seconds above one, so that a kept link needs no call of the kernel each
+        # time.
         if milliseconds > 1000:
             milliseconds = -(-milliseconds // 1000) * 1000
         if milliseconds != self._bound and _USER_TIMEOUT is not None:
@@ -451,13 +467,15 @@ class Link:
             self._bound = milliseconds
 
     def still_open(self) -> bool:
-        """Whether a kept link can be used: notices what arrived since the event loop last looked."""
+        """Whether a kept link can be used: notices what arrived since the event loop last
+        looked."""
         if not self.closed:
             self._read_idle()
         return not self.closed
 
     def reusable(self) -> bool:
-        """Whether the exchange ended so cleanly that the next may follow on this link; prepares for it."""
+        """Whether the exchange ended so cleanly that the next may follow on this link; prepares for
+        it."""
         if self.closed or self._spoiled or self._failed is not None or self._http.trailing_data[0]:
             return False
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
