@@ -90,7 +90,7 @@ def run_part(
     markers = f"({part.markers}) and ({marker})" if marker else part.markers
     command = [sys.executable, "-m", "pytest", "-q", "-m", markers]
     command += ["-n", str(part.workers), "--dist", "worksteal"] if part.workers else []
-    command += ["-p", "no:cacheprovider", *extra]
+    command += ["-p", "no:cacheprovider", "--continue-on-collection-errors", *extra]
     print(f"\n=== {part.title}", flush=True)
     began = time.monotonic()
     note = ""

@@ -33,19 +33,34 @@ ROWS: dict[str, frozenset[str]] = {
         }
     ),
     THINGS: frozenset(
-        {"models", "http", "link", "credentials", "registry", "logs", "tuning", "migrations"}
+        {
+            "credentials",
+            "http",
+            "link",
+            "logs",
+            "migrations",
+            "models",
+            "registry",
+            "remote",
+            "sql",
+            "tuning",
+        }
     ),
     VERBS: frozenset(
         {
-            "entities",
-            "outbox",
-            "gate",
+            "bell",
+            "cases",
+            "claims",
             "delivery",
-            "sweep",
-            "inbox",
-            "review",
-            "reconcile",
+            "entities",
+            "gate",
             "health",
+            "inbox",
+            "moves",
+            "outbox",
+            "reconcile",
+            "review",
+            "sweep",
         }
     ),
     EDGES: frozenset({"tasks", "management", "site", "admin", "panel", "api", "urls", "checks"}),
