@@ -183,11 +183,8 @@ class Bitrix24Connector(Connector):
             return self._done(
                 request, saved, Echo.OTHER, f"The answer is about contact {saved.get('id')}."
             )
-        if "originVersion" in changes and saved.get("originVersion") not in (
-            None,
-            "",
-            changes["originVersion"],
-        ):
+        shown = str(saved.get("originVersion") or "")
+        if "originVersion" in changes and shown not in ("", changes["originVersion"]):
             return self._done(
                 request, item, Echo.OTHER, "The answer carries another version of ours."
             )
@@ -388,9 +385,8 @@ class _Check:
 
     def _filter(self) -> Steps[None]:
         """A search for a reference that cannot exist, and for one that does."""
-        mark = str(self.connector.settings.options.get("mark") or "hub")
         nothing, trouble = yield from self.connector._pages(
-            {"=originatorId": mark, "=originId": UNUSED_REFERENCE}
+            {"=originatorId": "hub-check", "=originId": UNUSED_REFERENCE}
         )
         if nothing or trouble:
             text = trouble or "it listed contacts for a reference that cannot exist"
@@ -507,10 +503,9 @@ def _rows_only(fields: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def _check_rows(item: Mapping[str, Any], request: Request) -> None:
-    """Refuse to add phones to a contact whose phones were not shown: they may be there."""
-    wanted = [name for name in _rows_only(request.fields) if request.fields[name]]
+    """Refuse to add or remove phones where those that are there were not shown."""
     flags = {"phone": "hasPhone", "email": "hasEmail"}
-    hidden = [name for name in wanted if item.get(flags[name]) in ("Y", True)]
+    hidden = [name for name in _rows_only(request.fields) if item.get(flags[name]) in ("Y", True)]
     if "fm" not in item and hidden:
         raise CallFailed(
             FailureKind.PROTOCOL,

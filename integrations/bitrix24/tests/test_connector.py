@@ -234,11 +234,13 @@ def test_an_answer_that_is_not_about_our_update_is_looked_at(changes: dict[str, 
     assert done.echo is Echo.OTHER
 
 
-def test_phones_are_not_added_to_a_contact_that_hides_its_phones() -> None:
+@pytest.mark.parametrize("phone", ["2", None])
+def test_phones_are_not_touched_on_a_contact_that_hides_its_phones(phone: str | None) -> None:
+    request = replace(UPDATE, fields={**FIELDS, "phone": phone}, seen_values=NOTED)
     shown = item()
     del shown["fm"]
     seen = observe(
-        connector().send(UPDATE),
+        connector().send(request),
         [answer(200, {"result": {"item": shown}})],
         errors=connector().errors,
     )
