@@ -42,6 +42,7 @@ ROWS: dict[str, frozenset[str]] = {
             "models",
             "registry",
             "remote",
+            "signals",
             "sql",
             "tuning",
         }
@@ -52,6 +53,7 @@ ROWS: dict[str, frozenset[str]] = {
             "cases",
             "claims",
             "delivery",
+            "desk",
             "entities",
             "gate",
             "health",
