@@ -396,6 +396,8 @@ class Link:
                 data, ended = self._tls.decrypt(data)
             if data:
                 self._feed(data)
+            if ended:  # TLS may say so right behind an answer
+                self._spoiled = True
             # After a broken write the end of the stream is no news; only an answer would be.
             if ended and not self._over and (self._status or kind is not FailureKind.WRITE):
                 self._feed(b"")
