@@ -200,7 +200,7 @@ WSGI_APPLICATION = "hub.wsgi.application"
 # --- apps -----------------------------------------------------------------------------------------
 
 # One line switches an integration on; nothing else in the hub names one.
-INTEGRATIONS: list[str] = []
+INTEGRATIONS: list[str] = ["integrations.bitrix24", "integrations.probe"]
 INSTALLED_APPS = [
     "hub",
     "django.contrib.admin",
@@ -394,7 +394,13 @@ Q_CLUSTER: dict[str, Any] = {
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "formatters": {
+        "line": {
+            "()": "hub.logs.ScrubbedFormatter",
+            "format": "{asctime} {levelname} {name} {message}",
+            "style": "{",
+        }
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": "WARNING"},
     "loggers": {

@@ -1,0 +1,827 @@
+"""The drain's one thread that talks to the database: claims, marks, settles, sweeps, in batches.
+
+The event loop never waits for SQL and this thread never waits for a remote, so no transaction can be open during a
+call (protocol §6). Work is handed over through deques; results go back in one callback per batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import DatabaseError, IntegrityError, InterfaceError, connection, transaction
+from django.utils import timezone
+
+from hub import cases, claims, gate, moves, remote
+from hub.bell import CHANNEL
+from hub.claims import Claim, Claimed, LaneShare
+from hub.contract import Done, FailureKind, Looked, Seen, Unanswered
+from hub.models import Connection, Gate, Heartbeat, Installation, Operation
+from hub.models.gate import PauseKind
+from hub.models.review import Subject as CaseSubject
+from hub.policy import Advice, Breath, Halt, Verdict
+from hub.redaction import Scrubber
+from hub.signals import confirmed
+from hub.sql import database_now, execute, is_postgres, rows, stamp
+from hub.states import Actor, Outcome, State
+from hub.sweep import Sweeper
+from hub.tuning import Tuning
+
+log = logging.getLogger("hub.delivery")
+Steps = Callable[[str], None]
+_NO_SECRETS = Scrubber()
+
+
+@dataclass(slots=True)
+class Result:
+    """One operation on its way back: what was seen of it, and the move that follows."""
+
+    item: Claimed
+    move: moves.Settlement
+    seen: Seen | None = None
+    replace_with: str = ""
+    """The action of the operation that takes its place (protocol §13)."""
+    lost: str = ""
+    again: bool = False
+    """It was handed in before, and the fate of that commit is unknown."""
+
+
+@dataclass(slots=True)
+class MarkWish:
+    """A prepared write that waits for its marker; `done` is told whether it may leave."""
+
+    mark: moves.Mark
+    item: Claimed
+    done: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class TokenWish:
+    limit: remote.RateLimit
+    done: Callable[[bool], None]
+
+
+@dataclass(slots=True)
+class Flight:
+    """What the loop tells the desk of its state; plain numbers, written by the loop alone."""
+
+    queued: int = 0
+    in_flight: int = 0
+    per_lane: dict[int, int] = field(default_factory=dict)
+    accepting: bool = True
+    finished: bool = False
+
+
+class NotOurTime(Exception):
+    """The installation is at another epoch than this worker knows: it must be started anew (protocol §17)."""
+
+
+class Desk:
+    """Runs in a daemon thread of its own; everything public may be called from the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        tuning: Tuning,
+        flight: Flight,
+        deliver: Callable[[Callable[[], None]], None],
+        take: Callable[[list[Claimed], dict[int, remote.Remote]], None],
+        ping: Callable[[remote.Remote], None],
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+        roll: Callable[[], float],
+        steps: Steps,
+    ) -> None:
+        self.worker = worker
+        self.tuning = tuning
+        self.flight = flight
+        self.settled = 0
+        self.failure: BaseException | None = None
+        self.idle_since: float | None = None
+        self._deliver = deliver
+        self._take = take
+        self._ping = ping
+        self._clock = clock
+        self._now = now
+        self._roll = roll
+        self._steps = steps
+        self._results: deque[Result] = deque()
+        self._marks: deque[MarkWish] = deque()
+        self._tokens: deque[TokenWish] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._remotes: dict[int, remote.Remote] = {}
+        self._remotes_at = -1e9
+        self._broken: dict[int, str] = {}
+        self._served: dict[int, int] = {}
+        self._turn = 0
+        self._failing: set[int] = set()
+        self._rung = True
+        self._next_claim = 0.0
+        self._next_sweep = 0.0
+        self._next_beat = 0.0
+        self._quarantine = 0
+        self._listening = False
+        self._ending = False
+        self._asleep = False
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._thread = threading.Thread(target=self._run, name=f"{worker}-desk", daemon=True)
+        self._identity = Claim(worker, 0, 0)
+        self._mark = "hub"
+        self._sweeper = Sweeper(tuning, roll=roll, steps=steps)
+
+    # --- for the loop ---
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def settle(self, result: Result) -> None:
+        self._results.append(result)
+        self._wake()
+
+    def mark(self, wish: MarkWish) -> None:
+        self._marks.append(wish)
+        self._wake()
+
+    def token(self, wish: TokenWish) -> None:
+        self._tokens.append(wish)
+        self._wake()
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Run something small on this thread, between batches."""
+        self._calls.append(work)
+        self._wake()
+
+    def wish_for_work(self) -> None:
+        """The loop's queue has run low."""
+        self._wake()
+
+    def stop(self) -> None:
+        """Settle what is handed in, then end."""
+        self._ending = True
+        self._wake()
+
+    def join(self, timeout: float) -> bool:
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            try:
+                os.write(self._write, b"x")
+            except BlockingIOError:
+                pass  # the pipe is full: it will wake anyway
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        try:
+            self._open()
+            while not (self._ending and not self._results and not self._marks):
+                self._round()
+                self._sleep()
+        except BaseException as error:
+            self.failure = error
+            if isinstance(error, Exception):
+                log.exception("drain %s: the database thread ended", self.worker)
+        finally:
+            try:
+                if self.failure is None:
+                    self._guarded(self._farewell)
+            finally:
+                connection.close()
+                self._deliver(lambda: None)
+
+    def _open(self) -> None:
+        connection.ensure_connection()
+        self._prepare_connection()
+        mine = Installation.objects.get_or_create(pk=1)[0]
+        self._identity = Claim(self.worker, mine.epoch, mine.token_base)
+        self._mark = mine.mark
+
+    def _prepare_connection(self) -> None:
+        if not is_postgres():
+            return
+        execute("SET application_name = %s", [f"hub-drain {self.worker}"[:63]])
+        # A frozen drain inside a transaction would make every plain update wait for it.
+        execute("SET idle_in_transaction_session_timeout = '10s'")
+        execute("SET lock_timeout = '2s'")
+        execute(f"LISTEN {CHANNEL}")
+        self._listening = True
+
+    def _reconnect(self) -> None:
+        """After any database error: a dead connection is replaced, or every later statement fails too."""
+        connection.close_if_unusable_or_obsolete()
+        if connection.connection is None or connection.errors_occurred:
+            connection.close()
+        connection.ensure_connection()
+        self._prepare_connection()
+
+    def _guarded(self, work: Callable[[], Any]) -> bool:
+        """Run database work that may fail as a whole; False when it did. What failed is tried again later."""
+        try:
+            work()
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("drain %s: %s: %s", self.worker, type(error).__name__, str(error).strip())
+            try:
+                self._reconnect()
+            except (DatabaseError, InterfaceError):
+                self._pause_after_failure()
+            return False
+        return True
+
+    def _pause_after_failure(self) -> None:
+        select.select([self._read], [], [], 0.5)
+
+    def _round(self) -> None:
+        self._asleep = False
+        while self._calls:
+            self._guarded(self._calls.popleft())
+        if self._results:
+            self._settle_waiting()
+        if self._marks:
+            self._mark_waiting()
+        if self._tokens:
+            self._guarded(self._grant_tokens)
+        now = self._clock()
+        if now >= self._next_beat:
+            self._next_beat = now + self.tuning.beat_every
+            self._guarded(self._beat)
+        if now >= self._next_sweep and not self._ending:
+            self._next_sweep = now + self.tuning.sweep_every
+            self._guarded(self._sweep)
+        if self._wants_work(now):
+            if not self._guarded(self._claim):
+                self._next_claim = self._clock() + 0.2
+
+    def _sleep(self) -> None:
+        if self._results or self._marks or self._tokens or self._calls or self._ending:
+            return
+        now = self._clock()
+        until = min(self._next_beat, self._next_sweep)
+        if self.flight.accepting:
+            until = min(until, self._next_claim)
+            if self._rung and self._room() > 0:
+                until = now
+        self._asleep = True
+        if self._results or self._marks or self._tokens or self._calls:
+            return  # handed in between the two lines above
+        wait = max(0.0, min(until - now, self.tuning.beat_every))
+        watched: list[Any] = [self._read]
+        if self._listening and connection.connection is not None:
+            watched.append(connection.connection)
+        try:
+            ready, _, _ = select.select(watched, [], [], wait)
+        except (OSError, ValueError):
+            self._guarded(self._reconnect)
+            return
+        self._asleep = False
+        try:
+            while os.read(self._read, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        if len(watched) > 1 and watched[1] in ready:
+            self._guarded(self._hear)
+
+    def _hear(self) -> None:
+        """Read notices off the connection's socket."""
+        raw = connection.connection
+        if raw is None:
+            return
+        raw.pgconn.consume_input()
+        while raw.pgconn.notifies() is not None:
+            self._rung = True
+
+    # --- claiming ---
+
+    def _room(self) -> int:
+        return self.tuning.claim_depth - self.flight.queued
+
+    def _wants_work(self, now: float) -> bool:
+        if not self.flight.accepting or self._ending:
+            return False
+        if self.flight.queued > self.tuning.claim_depth // 2:
+            return False
+        return self._rung or now >= self._next_claim
+
+    def _claim(self) -> None:
+        self._steps("claim.before")
+        self._rung = False
+        clock = self._clock()
+        self._next_claim = clock + self.tuning.poll_interval
+        if self._quarantine and (self.flight.in_flight or self.flight.queued):
+            return  # nothing else may be in flight in this drain beside what has lost its worker before
+        taken = self._claim_batch(clock)
+        self._steps("claim.committed")
+        if taken:
+            self.idle_since = None
+            self._take(taken, dict(self._remotes))
+            if not self._quarantine:
+                self._next_claim = 0.0
+        elif not self._quarantine:
+            if self.idle_since is None:
+                self.idle_since = clock
+        self._quarantine = 0
+        # Operations that lost a worker wait until everything else is out of the way.
+        found = (
+            rows(
+                """SELECT min(lapses) FROM hub_operation WHERE lapses > 0 AND next_at <= %s
+              AND state IN ('pending', 'retry', 'uncertain', 'accepted') AND lease_until IS NULL""",
+                [stamp(database_now())],
+            )
+            if not taken
+            else [(None,)]
+        )
+        if found[0][0] is not None:
+            self._quarantine = int(found[0][0])
+            self.idle_since = None
+            self._next_claim = 0.0
+
+    def _claim_batch(self, clock: float) -> list[Claimed]:
+        now = self._now()
+        for attempt in range(3):
+            try:
+                with transaction.atomic():
+                    self._check_epoch()
+                    shares = self._shares(now)
+                    identity = Claim(
+                        self.worker,
+                        self._identity.epoch,
+                        self._identity.token_base,
+                        self._quarantine,
+                    )
+                    return claims.claim(identity, shares, clock, now) if shares else []
+            except IntegrityError:
+                # C2: a lower version was committed while another drain took the higher one. It has committed by now.
+                if attempt == 2:
+                    raise
+                clock = self._clock()
+                now = self._now()
+        return []
+
+    def _check_epoch(self) -> None:
+        epoch = Installation.objects.values_list("epoch", flat=True).get(pk=1)
+        if epoch != self._identity.epoch:
+            raise NotOurTime(
+                f"the installation is at epoch {epoch}, this drain was started at {self._identity.epoch}"
+            )
+
+    def _shares(self, now: datetime) -> list[LaneShare]:
+        open_lanes = gate.lanes(now)
+        self._load_remotes([lane.connection_id for lane in open_lanes])
+        self._failing = {lane.connection_id for lane in open_lanes if lane.failures}
+        self._turn += 1
+        open_lanes = [lane for lane in open_lanes if lane.connection_id in self._remotes]
+        open_lanes.sort(key=lambda lane: self._served.get(lane.connection_id, 0))
+        room = {0: max(1, self._room()), 1: 10}.get(self._quarantine, 1)
+        result: list[LaneShare] = []
+        for lane in open_lanes:
+            ready = self._remotes[lane.connection_id]
+            if lane.probe:
+                self._probe(lane, ready, result, now)
+                continue
+            fair = max(1, -(-room // max(1, len(open_lanes))))
+            # Claimed ahead of a lane that hangs, rows only grow old: at most twice what it may have in flight.
+            there = 2 * ready.max_in_flight - self.flight.per_lane.get(lane.connection_id, 0)
+            share = max(0, min(fair, there, room))
+            if not share:
+                continue
+            looks = share if not lane.sends else max(1, int(share * self.tuning.look_share))
+            looks = looks if lane.looks else 0
+            if self._quarantine:
+                looks = share if lane.looks else 0
+            sends = share - looks if lane.sends else 0
+            if self._quarantine and looks and lane.sends:
+                looks, sends = (share, 0) if self._turn % 2 else (0, share)
+            result.append(self._share(ready, sends, looks))
+            self._served[lane.connection_id] = self._turn
+            if self._quarantine:
+                break
+        return result
+
+    def _share(self, ready: remote.Remote, sends: int, looks: int) -> LaneShare:
+        return LaneShare(
+            ready.connection_id,
+            sends,
+            looks,
+            self.tuning.lease(ready.longest_send),
+            ready.limit("default"),
+            self._turn,
+        )
+
+    def _probe(
+        self, lane: gate.Lane, ready: remote.Remote, result: list[LaneShare], now: datetime
+    ) -> None:
+        if self._quarantine or not gate.take_probe(
+            lane.connection_id, self.tuning.lease(ready.longest_send), now
+        ):
+            return
+        if ready.connector.ping() is not None:
+            self._ping(ready)
+            return
+        share = self._share(ready, 1 if lane.sends else 0, 0 if lane.sends else 1)
+        share.probe = True
+        result.append(share)
+
+    def _load_remotes(self, ids: list[int]) -> None:
+        """Make the connections ready; anew every two seconds, so that a changed setting takes effect."""
+        clock = self._clock()
+        if clock - self._remotes_at > 2.0:
+            self._remotes_at = clock
+            self._remotes.clear()
+            self._broken.clear()
+        missing = [one for one in ids if one not in self._remotes and one not in self._broken]
+        if not missing:
+            return
+        for row in Connection.objects.filter(pk__in=missing).select_related("tenant", "gate"):
+            try:
+                self._remotes[row.pk] = remote.make(row, mark=self._mark)
+            except Exception as error:  # noqa: BLE001 - one unusable connection must not stop the others
+                self._broken[row.pk] = str(error)
+                log.error("connection %s cannot be used: %s", row.name, error)
+                if gate.pause(row.pk, PauseKind.CREDENTIAL, str(error)):
+                    cases.about_connection(row.pk, "unusable", str(error))
+
+    # --- marking ---
+
+    def _mark_waiting(self) -> None:
+        wishes = [self._marks.popleft() for _ in range(min(len(self._marks), 200))]
+        self._steps("mark.before")
+        try:
+            with transaction.atomic(durable=True):
+                hit = moves.mark([wish.mark for wish in wishes], self._now())
+            self._steps("mark.committed")
+        except (DatabaseError, InterfaceError) as error:
+            # Nobody knows whether the marker holds: nothing is sent, and the sweep judges by what the database has.
+            log.warning("drain %s: marker: %s", self.worker, str(error).strip())
+            self._guarded(self._reconnect)
+            self._answer_marks([(wish, "unknown") for wish in wishes])
+            return
+        missed = [wish for wish in wishes if wish.mark.id not in hit]
+        why = self._why_missed(missed) if missed else {}
+        self._answer_marks(
+            [(w, "marked" if w.mark.id in hit else why.get(w.mark.id, "lost")) for w in wishes]
+        )
+
+    def _why_missed(self, missed: list[MarkWish]) -> dict[int, str]:
+        """Why a marker was refused: superseded by a newer version (`stale`), to be given back, or no longer ours."""
+        result: dict[int, str] = {}
+
+        def ask() -> None:
+            for wish in missed:
+                found = rows(
+                    """SELECT o.full_state AND EXISTS (SELECT 1 FROM hub_operation n
+                      WHERE n.connection_id = o.connection_id AND n.stream = o.stream
+                        AND n.first_sent_at IS NOT NULL AND n.version > o.version)
+                    FROM hub_operation o WHERE o.id = %s AND o.lease_token = %s AND o.state = 'running'""",
+                    [wish.mark.id, wish.mark.token],
+                )
+                if found:
+                    result[wish.mark.id] = "stale" if found[0][0] else "back"
+
+        self._guarded(ask)
+        return result
+
+    def _answer_marks(self, answers: list[tuple[MarkWish, str]]) -> None:
+        def tell() -> None:
+            for wish, answer in answers:
+                wish.done(answer)
+
+        self._deliver(tell)
+
+    def _grant_tokens(self) -> None:
+        wishes = [self._tokens.popleft() for _ in range(len(self._tokens))]
+        wanted: dict[remote.RateLimit, int] = {}
+        for wish in wishes:
+            wanted[wish.limit] = wanted.get(wish.limit, 0) + 1
+        try:
+            granted = gate.take_tokens(wanted, None if is_postgres() else self._now())
+        except BaseException:
+            self._deliver(lambda: [wish.done(False) for wish in wishes] and None)
+            raise
+        answers: list[tuple[TokenWish, bool]] = []
+        for wish in wishes:
+            granted[wish.limit] -= 1
+            answers.append((wish, granted[wish.limit] >= 0))
+        self._deliver(lambda: [wish.done(yes) for wish, yes in answers] and None)
+
+    # --- settling ---
+
+    def _settle_waiting(self) -> None:
+        batch = [self._results.popleft() for _ in range(min(len(self._results), 200))]
+        self._steps("settle.before")
+        try:
+            self._settle(batch)
+            self._steps("settle.committed")
+            return
+        except (DatabaseError, InterfaceError, moves.MappingTaken, FollowUpFailed) as error:
+            log.info("drain %s: batch of %d settled one by one: %s", self.worker, len(batch), error)
+            whole = not isinstance(error, (IntegrityError, moves.MappingTaken, FollowUpFailed))
+        if whole and not self._guarded(self._reconnect):
+            for one in batch:
+                one.again = True
+            self._results.extendleft(reversed(batch))
+            return
+        for one in batch:
+            one.again = one.again or whole
+            self._settle_alone(one)
+
+    def _settle_alone(self, one: Result) -> None:
+        """One operation's fault never costs the others their result (protocol §6.6)."""
+        for attempt in (1, 2):
+            try:
+                self._settle([one])
+                return
+            except (moves.MappingTaken, IntegrityError, FollowUpFailed) as error:
+                if attempt == 1 and isinstance(error, FollowUpFailed):
+                    continue
+                self._settle_to_review(one, error)
+                return
+            except (DatabaseError, InterfaceError) as error:
+                if attempt == 2:
+                    log.error(
+                        "operation %s: its result could not be stored (%s); its lease will lapse",
+                        one.item.id,
+                        str(error).strip(),
+                    )
+                    return
+                one.again = True
+                self._guarded(self._reconnect)
+
+    def _settle_to_review(self, one: Result, error: Exception) -> None:
+        """What came back contradicts what is stored, or its follow-up raised twice: a person looks at it."""
+        done = one.move.verdict.done
+        ref = done.remote_ref if done is not None else ""
+        taken = isinstance(error, (moves.MappingTaken, IntegrityError))
+        text = f"It was done (remote id {ref or '?'}), but " + (
+            "that object, or this entity, is already tied to something else."
+            if taken
+            else f"what should follow from it failed twice: {error}"
+        )
+        verdict = Verdict(
+            State.REVIEW,
+            "mapping_taken" if taken else "follow_up_failed",
+            text,
+            one.move.verdict.outcome,
+            doubt=True,
+            advice=Advice.LINK,
+            breath=one.move.verdict.breath,
+        )
+        kept = moves.Settlement(
+            one.move.subject, verdict, Actor.WORKER, one.move.tried, kind=one.move.kind
+        )
+        seen = one.seen
+        one.move = kept
+        one.replace_with = ""
+        try:
+            self._settle([one])
+        except (DatabaseError, InterfaceError, moves.MappingTaken) as second:
+            log.error("operation %s: %s; its lease will lapse", one.item.id, second)
+            self._guarded(self._reconnect)
+            return
+        self._guarded(
+            lambda: cases.note(
+                one.item.id,
+                "follow_up_failed",
+                text,
+                actor=self.worker,
+                token=one.item.token,
+                data=f"remote id {ref}" if isinstance(seen, Done) else "",
+            )
+        )
+
+    def _settle(self, batch: list[Result]) -> None:
+        now = self._now()
+        with transaction.atomic(durable=True):
+            settled = moves.settle([one.move for one in batch], now)
+            hit = [one for one in batch if one.item.id in settled.ids]
+            missed = [one for one in batch if one.item.id not in settled.ids]
+            self._follow(hit, now)
+            self._late(missed, now)
+        if settled.unparked:
+            self._rung = True
+        self.settled += len(hit)
+        soonest = min(
+            (r.move.verdict.delay for r in hit if r.move.after in _COMES_BACK), default=None
+        )
+        if soonest is not None:
+            self._next_claim = min(self._next_claim, self._clock() + soonest + 0.005)
+        if hit and self.flight.accepting and self.flight.queued <= self.tuning.claim_depth // 2:
+            self._next_claim = min(self._next_claim, self._clock() + self.tuning.poll_interval)
+
+    def _follow(self, hit: list[Result], now: datetime) -> None:
+        """What else belongs into the transaction of the moves: cases, gates, replacements, local follow-ups."""
+        bad: dict[int, int] = {}
+        good: set[int] = set()
+        for one in hit:
+            verdict, lane = one.move.verdict, one.item.connection_id
+            if verdict.breath is Breath.BAD:
+                bad[lane] = bad.get(lane, 0) + 1
+            elif verdict.breath is Breath.GOOD:
+                good.add(lane)
+            if one.move.after is State.CONFIRMED:
+                if confirmed.has_listeners():
+                    self._tell(one)
+                continue
+            if one.move.after in _NEEDS_A_CASE:
+                cases.follow(one.move, self._scrubber(lane), now)
+            if verdict.halt is not Halt.NO:
+                self._halt(one, now)
+            if verdict.throttle is not None:
+                self._throttle(lane, verdict.throttle, now)
+            if verdict.degrade:
+                gate.degrade(lane, one.item.action, verdict.degrade, verdict.text, now)
+            if one.replace_with:
+                self._replace(one, now)
+        for one in hit:
+            if one.move.verdict.degrade and one.move.after is State.CONFIRMED:
+                gate.degrade(
+                    one.item.connection_id,
+                    one.item.action,
+                    one.move.verdict.degrade,
+                    one.move.verdict.text,
+                    now,
+                )
+            if one.item.probe:
+                self.probed(one.item.connection_id, one.move.verdict.breath is Breath.GOOD)
+        for lane, count in bad.items():
+            if lane not in good:
+                self._failing.add(lane)
+                gate.count_bad(
+                    lane,
+                    count,
+                    threshold=self.tuning.breaker_threshold,
+                    pause=self.tuning.breaker_pause,
+                    cap=self.tuning.breaker_pause_cap,
+                    now=now if not is_postgres() else None,
+                )
+        for lane in good & self._failing:
+            self._failing.discard(lane)
+            gate.count_good(lane)
+
+    def probed(self, connection_id: int, well: bool) -> None:
+        """Write the end of a breaker's probe."""
+        gate.probed(
+            connection_id,
+            well,
+            pause=self.tuning.breaker_pause,
+            cap=self.tuning.breaker_pause_cap,
+            now=None if is_postgres() else self._now(),
+        )
+        if well:
+            self._rung = True
+
+    def _tell(self, one: Result) -> None:
+        try:
+            confirmed.send(
+                sender=Operation, operation_id=one.item.id, remote_ref=one.item.remote_ref
+            )
+        except DatabaseError:
+            raise
+        except Exception as error:
+            raise FollowUpFailed(f"{type(error).__name__}: {error}") from error
+        self._steps("follow_up.committed")
+
+    def _scrubber(self, lane: int) -> Scrubber:
+        ready = self._remotes.get(lane)
+        return ready.scrubber if ready is not None else _NO_SECRETS
+
+    def _halt(self, one: Result, now: datetime) -> None:
+        """Our access or their certificate is no good: the connection pauses, and one case stands for all."""
+        lane, verdict = one.item.connection_id, one.move.verdict
+        kind = PauseKind.CERTIFICATE if verdict.halt is Halt.CERTIFICATE else PauseKind.CREDENTIAL
+        gate.pause(lane, kind, verdict.text, now=None if is_postgres() else now)
+        cases.about_connection(lane, verdict.code, verdict.text)
+
+    def _throttle(self, lane: int, seconds: float, now: datetime) -> None:
+        moment = None if is_postgres() else now
+        gate.throttle(lane, seconds, moment)
+        ready = self._remotes.get(lane)
+        if ready is not None:
+            gate.slow_down(ready.limits.values(), seconds, moment)
+
+    def _replace(self, one: Result, now: datetime) -> None:
+        """An update of nothing becomes a create, a create of something an update: same version, same state (§13)."""
+        from hub import outbox
+
+        ready = self._remotes.get(one.item.connection_id)
+        if ready is not None:
+            outbox.replace(one.item.id, one.replace_with, ready.write(one.replace_with), now)
+            self._rung = True
+
+    def _late(self, missed: list[Result], now: datetime) -> None:
+        """A result that came too late is evidence and settles nothing; one that names an object is followed up (§6.7)."""
+        for one in missed:
+            if one.again and rows(
+                """SELECT 1 FROM hub_attempt WHERE operation_id = %s AND token = %s AND settled_at IS NOT NULL
+                  AND NOT stale""",
+                [one.item.id, one.item.token],
+            ):
+                continue  # the commit whose fate was unknown did hold
+            ref = one.seen.remote_ref if isinstance(one.seen, Done) else ""
+            cases.note(
+                one.item.id,
+                "late_result",
+                f"A result came after the lease was lost: {one.move.verdict.text}",
+                actor=self.worker,
+                now=now,
+                token=one.item.token,
+                data=f"remote id {ref}" if ref else "",
+            )
+            if ref:
+                self._follow_late(one, ref, now)
+
+    def _follow_late(self, one: Result, ref: str, now: datetime) -> None:
+        row = Operation.objects.get(pk=one.item.id)
+        state = State(row.state)
+        if state is State.UNCERTAIN:
+            Operation.objects.filter(pk=row.pk, state=State.UNCERTAIN.value).update(next_at=now)
+            self._rung = True
+        elif state in (State.RETRY, State.RUNNING):
+            self._sweeper.look_instead(row, now)
+            self._rung = True
+        elif row.remote_ref and row.remote_ref != ref and row.yields_ref:
+            cases.open_case(
+                CaseSubject.DUPLICATE,
+                row.pk,
+                tenant_id=row.tenant_id,
+                connection_id=row.connection_id,
+                operation_id=row.pk,
+                reason_code="late_duplicate",
+                summary=(
+                    f"A late answer names object {ref}, but this operation is settled with "
+                    f"{row.remote_ref}: one of them is probably a duplicate."
+                ),
+                now=now,
+            )
+
+    # --- the rest ---
+
+    def _sweep(self) -> None:
+        self._load_remotes(
+            list(Gate.objects.filter(connection__retired_at=None).values_list("pk", flat=True))
+        )
+        swept = self._sweeper.sweep(self._remotes, self._now)
+        if swept:
+            self._rung = True
+
+    def _beat(self) -> None:
+        now = self._now() if not is_postgres() else database_now()
+        Heartbeat.objects.update_or_create(
+            drain=self.worker,
+            defaults={
+                "host": socket.gethostname()[:200],
+                "pid": os.getpid(),
+                "epoch": self._identity.epoch,
+                "beat_at": now,
+                "in_flight": self.flight.in_flight,
+                "settled": self.settled,
+            },
+            create_defaults={
+                "host": socket.gethostname()[:200],
+                "pid": os.getpid(),
+                "epoch": self._identity.epoch,
+                "beat_at": now,
+                "started_at": now,
+            },
+        )
+
+    def _farewell(self) -> None:
+        Heartbeat.objects.filter(drain=self.worker).delete()
+
+
+class FollowUpFailed(Exception):
+    """Local code that listens for confirmations raised."""
+
+
+_COMES_BACK = frozenset({State.PENDING, State.RETRY, State.UNCERTAIN, State.ACCEPTED})
+_NEEDS_A_CASE = frozenset({State.FAILED, State.REVIEW})
+
+__all__ = [
+    "Desk",
+    "Flight",
+    "FollowUpFailed",
+    "Looked",
+    "MarkWish",
+    "NotOurTime",
+    "Outcome",
+    "Result",
+    "TokenWish",
+]
+_ = (FailureKind, Unanswered, timezone)
