@@ -62,6 +62,7 @@ ROWS: dict[str, frozenset[str]] = {
             "outbox",
             "reconcile",
             "review",
+            "story",
             "sweep",
         }
     ),
