@@ -54,7 +54,17 @@ from hub.moves import Mark, Settlement, Tried
 from hub.policy import Advice, Facts, Limits, Verdict, decide
 from hub.redaction import clean
 from hub.registry import UnknownAction
-from hub.remote import RateLimit, Remote, read_through, request_for, wrong
+from hub.remote import (
+    RateLimit,
+    Remote,
+    Returned,
+    advance,
+    one_read,
+    read_through,
+    refuse_write,
+    request_for,
+    wrong,
+)
 from hub.states import Actor, ErrorClass, Outcome, Purpose, State
 from hub.tuning import Tuning
 from hub.tuning import tuning as tuning_in_force
@@ -301,8 +311,8 @@ class Drain:
                 well = True
         except CallRefused:
             well = True  # it answers, and that is all the breaker asks
-        except CallFailed as failure:
-            log.info("connection %s: probe: %s", remote.name, failure.text)
+        except (CallFailed, BadPayload) as failure:
+            log.info("connection %s: probe: %s", remote.name, failure)
         except Exception:
             log.exception("connection %s: probe", remote.name)
         finally:
@@ -432,13 +442,13 @@ class Work:
                     return self._decided(found)
             steps = self.remote.connector.send(request)
             prepared = await self._prepare(steps)
+            call = self.remote.connector.authorize(prepared) if isinstance(prepared, Call) else None
         except NoTokens:
             return self.give_back("no_token", "No rate token was left in time.")
         except (CallFailed, CallRefused) as failure:
             return self._decided(_as_seen(failure))
         except BadPayload as error:
             return self._decided(Unanswered(str(error), nothing_left=True, kind=FailureKind.LOCAL))
-        call = prepared if isinstance(prepared, Call) else None
         self._step("prepare.guarded")
         wanted = Mark(
             item.id,
@@ -467,29 +477,20 @@ class Work:
         self, steps: Generator[Call, Answer, Done | Accepted]
     ) -> Call | Done | Accepted:
         """Run the steps up to their one write; the write itself, or what they returned without one."""
-        try:
-            call = next(steps)
-            while not call.write:
-                await self._pay(call)
-                call = await self._one_read(steps, call)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        if self._calls:
-            await self._pay(call)
-        self._calls += 1
-        return call
+        step = advance(lambda: next(steps))
+        while not isinstance(step, Returned):
+            await self._pay(step)
+            if step.write:
+                return step
+            step = await self._one_read(steps, step)
+        return step.value  # type: ignore[no-any-return]
 
-    async def _one_read(self, steps: Generator[Call, Answer, Any], call: Call) -> Call:
-        from hub.remote import _one_read as exchange
-
+    async def _one_read(
+        self, steps: Generator[Call, Answer, Any], call: Call
+    ) -> Call | Returned:
         async with self._drain.slots:
-            return await exchange(
-                self.remote,
-                self._drain.wire,
-                steps,
-                call,
-                self._time_left(),
-                self._guard_reads,
+            return await one_read(
+                self.remote, self._drain.wire, steps, call, self._time_left(), self._guard_reads
             )
 
     async def _call(
@@ -514,7 +515,7 @@ class Work:
             async with drain.slots:
                 answer = await drain.wire.exchange(
                     self.remote.route,
-                    self.remote.connector.authorize(call),
+                    call,
                     max_send=write.max_send,
                     guard=guard,
                     keep_alive=write.keeps_alive,
@@ -578,6 +579,8 @@ class Work:
             return self.give_back("no_token", "No rate token was left in time.")
         except (CallFailed, CallRefused) as failure:
             seen = _as_seen(failure)
+        except BadPayload as error:
+            seen = Unanswered(str(error), nothing_left=True, kind=FailureKind.LOCAL)
         self._step("poll.answered" if item.purpose is Purpose.POLL else "look.answered")
         if not isinstance(seen, (Looked, Progress, Refused, Unanswered)):
             seen = Unanswered("The look returned nothing usable.")
@@ -585,18 +588,12 @@ class Work:
 
     async def _read(self, steps: Generator[Call, Answer, Any]) -> Any:
         """Drive steps that only read."""
-        try:
-            call = next(steps)
-            while True:
-                if call.write:
-                    steps.close()
-                    raise CallFailed(
-                        FailureKind.LOCAL, "A look asked for a write; it was not made.", begun=False
-                    )
-                await self._pay(call)
-                call = await self._one_read(steps, call)
-        except StopIteration as end:
-            return end.value
+        step = advance(lambda: next(steps))
+        while not isinstance(step, Returned):
+            refuse_write(steps, step)
+            await self._pay(step)
+            step = await self._one_read(steps, step)
+        return step.value
 
     # --- guards ---
 

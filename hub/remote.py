@@ -179,6 +179,21 @@ def wrong(remote: Remote, answer: Answer, action: Write | None) -> Any:
     return seen
 
 
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A connector's steps have come to their end with this value."""
+
+    value: Any
+
+
+def advance(resume: Callable[[], Call]) -> Call | Returned:
+    """Resume steps; their next call, or their end. (A `StopIteration` must not cross a coroutine.)"""
+    try:
+        return resume()
+    except StopIteration as end:
+        return Returned(end.value)
+
+
 async def read_through(
     remote: Remote,
     wire: Wire,
@@ -186,31 +201,36 @@ async def read_through(
     *,
     max_send: float,
     guard: Callable[[], None] | None = None,
-    answer: Answer | None = None,
 ) -> T:
-    """Drive steps that only read, to their end. Raises `CallFailed` or `CallRefused`; a write is refused."""
-    try:
-        call = steps.send(answer) if answer is not None else next(steps)  # type: ignore[arg-type]
-        while True:
-            if call.write:
-                steps.close()
-                raise CallFailed(
-                    FailureKind.LOCAL, "A look asked for a write; it was not made.", begun=False
-                )
-            call = await _one_read(remote, wire, steps, call, max_send, guard)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+    """Drive steps that only read, to their end.
+
+    Raises `CallFailed`, `CallRefused`, or `BadPayload`; a write they ask for is refused.
+    """
+    step = advance(lambda: next(steps))
+    while not isinstance(step, Returned):
+        refuse_write(steps, step)
+        step = await one_read(remote, wire, steps, step, max_send, guard)
+    return step.value  # type: ignore[no-any-return]
 
 
-async def _one_read(
+def refuse_write(steps: Steps[Any], call: Call) -> None:
+    """A look may not write: close the steps and raise `CallFailed`."""
+    if call.write:
+        steps.close()
+        raise CallFailed(
+            FailureKind.LOCAL, "A look asked for a write; it was not made.", begun=False
+        )
+
+
+async def one_read(
     remote: Remote,
     wire: Wire,
-    steps: Steps[T],
+    steps: Steps[Any],
     call: Call,
     max_send: float,
     guard: Callable[[], None] | None,
-) -> Call:
-    """Make one read and hand its answer, or its failure, to the steps; the next call they ask for."""
+) -> Call | Returned:
+    """Make one read and hand its answer, or its failure, to the steps; what they ask for next, or their end."""
     try:
         answer = await wire.exchange(
             remote.route,
@@ -219,15 +239,17 @@ async def _one_read(
             guard=guard,
             keep_alive=True,
         )
-    except CallFailed as failure:
-        return steps.throw(failure)
+    except CallFailed as failed:
+        failure = failed
+        return advance(lambda: steps.throw(failure))
     seen = wrong(remote, answer, None)
-    if seen is None:
-        return steps.send(answer)
+    if seen is None and not answer.body_lost:
+        return advance(lambda: steps.send(answer))
     if isinstance(seen, Refused):
-        return steps.throw(CallRefused(seen))
+        refusal = seen
+        return advance(lambda: steps.throw(CallRefused(refusal)))
     text = getattr(seen, "text", "") or f"HTTP {answer.status}"
-    return steps.throw(CallFailed(FailureKind.READ, text, begun=True))
+    return advance(lambda: steps.throw(CallFailed(FailureKind.READ, text, begun=True)))
 
 
 def request_for(remote: Remote, operation: Any, fields: Mapping[str, Any], **more: Any) -> Request:
