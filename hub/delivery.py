@@ -485,9 +485,7 @@ class Work:
             step = await self._one_read(steps, step)
         return step.value  # type: ignore[no-any-return]
 
-    async def _one_read(
-        self, steps: Generator[Call, Answer, Any], call: Call
-    ) -> Call | Returned:
+    async def _one_read(self, steps: Generator[Call, Answer, Any], call: Call) -> Call | Returned:
         async with self._drain.slots:
             return await one_read(
                 self.remote, self._drain.wire, steps, call, self._time_left(), self._guard_reads

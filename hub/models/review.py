@@ -35,6 +35,10 @@ class ReviewCase(models.Model):
     class Meta:
         verbose_name = _("review case")
         verbose_name_plural = _("review cases")
+        permissions = [
+            ("decide_case", "Can decide review cases"),
+            ("send_again", "Can send an operation again whose fate is unknown"),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["subject", "subject_id"],
