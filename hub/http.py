@@ -157,8 +157,14 @@ class _Plan:
 
 
 class Wire:
-    """Makes exchanges, and keeps connections between them where it is told to. One event loop at a
-    time."""
+    """Makes exchanges, and keeps connections between them where it is told to.
+
+    Used by one event loop at a time. `clock` must count while the machine sleeps. `steps` is told
+    each point an exchange passes and may raise to stop it there: a `BaseException` goes through as
+    it is (a simulated crash), any other becomes a `CallFailed`. Points: ``send.connected``,
+    ``send.first_byte`` (after the guard), ``send.half_body``, ``send.sent``, ``recv.status``,
+    ``recv.half_body``, ``recv.done``.
+    """
 
     def __init__(
         self,
@@ -202,35 +208,39 @@ class Wire:
         clock, steps = self._clock, self._steps
         started = clock()
         deadline = started + max_send
-        plan, target = self._where(route, call.path)
-        head = self._head(plan, target, call, keep_alive)
-        loop = asyncio.get_running_loop()
-        link = self._kept(plan, loop) if keep_alive else None
-        if link is None:
-            link = await self._connect(plan, loop, deadline)
+        link: Link | None = None
         keep = False
         try:
+            plan, target = self._where(route, call.path)
+            head = self._head(plan, target, call, keep_alive)
+            loop = asyncio.get_running_loop()
+            link = self._kept(plan, loop) if keep_alive else None
+            if link is None:
+                link = await self._connect(plan, loop, deadline)
             if steps is not None:
                 steps("send.connected")
-            received = await link.exchange(
-                call.method,
-                head,
-                call.body,
-                Order(clock, deadline, route.max_body, guard, steps),
-            )
+            order = Order(clock, deadline, route.max_body, guard, steps)
+            received = await link.exchange(call.method, head, call.body, order)
+            answer = _answer(received, route.max_body, clock() - started)
             keep = keep_alive and link.reusable()
-            if not keep and not received.cut:
-                link.close()
-        finally:
             if keep:
                 self._keep(plan, link)
-            else:
+            elif not received.cut:
+                link.close()
+        except CallFailed:
+            raise
+        except Exception as error:
+            begun = link is not None and link.begun
+            text = f"the exchange failed in a way nobody foresaw: {type(error).__name__}"
+            raise CallFailed(FailureKind.OTHER, text, begun=begun) from error
+        finally:
+            if link is not None and not keep:
                 link.abort()
-        if received.status == 407 and plan.proxied and not plan.secure:
+        if answer.status == 407 and plan.proxied and not plan.secure:
             raise CallFailed(
                 FailureKind.PROXY_AUTH, "the proxy does not accept our credentials", begun=True
             )
-        return _answer(received, route.max_body, clock() - started)
+        return answer
 
     async def aclose(self) -> None:
         """Close every kept connection."""

@@ -179,6 +179,7 @@ class Link:
         "_order",
         "_over",
         "_raw",
+        "_sent",
         "_size",
         "_spoiled",
         "_status",
@@ -204,7 +205,7 @@ class Link:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self._order: Order | None = None
         self._wake: asyncio.Future[None] | None = None
-        self._spoiled = False
+        self._spoiled = self._sent = False
         self._bound = 0
         loop.add_reader(self._fd, self._readable)
 
@@ -218,7 +219,7 @@ class Link:
         so.
         """
         self.begun = self._over = False
-        self._spoiled = True  # until all of the request is written: an early answer ends the link
+        self._spoiled = self._sent = False
         self._status = 0
         self._headers: tuple[tuple[str, str], ...] = ()
         self._chunks: list[bytes] = []
@@ -295,7 +296,7 @@ class Link:
                     return
                 else:
                     data = data[sent:]
-        self._spoiled = False
+        self._sent = True
         if steps is not None:
             steps("send.sent")
 
@@ -478,7 +479,9 @@ class Link:
     def reusable(self) -> bool:
         """Whether the exchange ended so cleanly that the next may follow on this link; prepares for
         it."""
-        if self.closed or self._spoiled or self._failed is not None or self._http.trailing_data[0]:
+        if self.closed or self._failed is not None or not self._sent:
+            return False
+        if self._spoiled or self._http.trailing_data[0]:  # more came than the answer
             return False
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
@@ -495,8 +498,10 @@ class Link:
             self._awake()
 
     def close(self) -> None:
-        """Close after a complete exchange."""
-        if not self.closed:
+        """Close after an answer; a request that was not sent to its end is reset all the same."""
+        if not self._sent:
+            self.abort()
+        elif not self.closed:
             try:
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_POLITELY)
             except OSError:

@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime
@@ -413,6 +414,26 @@ def test_no_chunk_is_written_after_the_deadline() -> None:
     assert 0 <= total[0] <= 1_001_000
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_nobody_foresaw(begun: bool) -> None:
+    """§10, anything else: told apart by whether a byte of ours can have left."""
+    point = "send.sent" if begun else "send.first_byte"
+
+    def fail() -> None:
+        raise ZeroDivisionError("a secret")
+
+    with answering(OK) as server:
+        failed = failure(server.url, wire=Wire(steps=_at(point, fail)))
+    fails(failed, FailureKind.OTHER, begun=begun)
+    assert "ZeroDivisionError" in failed.text
+
+
+def test_a_route_shows_no_secret() -> None:
+    """I15: what a route holds of a secret does not get into a log by its repr."""
+    route = Route("http://a.example/rest/1/secret/", proxy_url="http://me:secret@10.0.0.1:1")
+    assert "secret" not in repr(route)
+
+
 def test_a_cancelled_exchange_is_reset() -> None:
     """A worker that stops leaves nothing behind that the kernel would send later."""
     seen: list[int] = []
@@ -727,8 +748,14 @@ def test_a_body_that_grows_when_decoded() -> None:
     bomb = gzip.compress(b"\0" * 50_000_000)
     head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(bomb)
     with answering(head + bomb) as server:
-        answer = exchange(server.url, max_body=100_000)
+        tracemalloc.start()
+        try:
+            answer = exchange(server.url, max_body=100_000)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
     assert (answer.status, answer.body_lost, len(answer.body)) == (200, True, 100_000)
+    assert peak < 10_000_000
 
 
 def _raw_deflate(text: bytes) -> bytes:
@@ -978,11 +1005,33 @@ def test_a_connection_that_cannot_be_kept(answer: bytes) -> None:
     """F44: surplus bytes would be taken for the next request's answer, so the connection ends."""
 
     def handler(server: Remote, connection: socket.socket) -> None:
-        server.read(connection)
-        connection.sendall(answer)
+        while server.read(connection):
+            connection.sendall(answer)
+            if b"content-length" not in answer:
+                return
 
     with remote(handler) as server:
         assert [got.status for got in _twice(server)] == [200, 200]
+    assert server.connections == 2
+
+
+def test_a_connection_is_not_kept_after_an_early_answer() -> None:
+    """F40, F44: the rest of the body would be taken for the next request."""
+
+    def handler(server: Remote, connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(OK)
+        server.released.wait(10)
+
+    async def work(server: Remote) -> None:
+        wire, route = Wire(), Route(server.url, LOOPBACK)
+        for _ in range(2):
+            answer = await wire.exchange(route, BIG, max_send=5, keep_alive=True)
+            assert answer.status == 200
+        await wire.aclose()
+
+    with remote(handler) as server:
+        run(work(server))
     assert server.connections == 2
 
 

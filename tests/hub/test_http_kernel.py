@@ -156,7 +156,7 @@ def test_frozen_with_the_request_in_the_send_buffer() -> None:
     """F122: a frozen process cannot reset, so the kernel gives up by itself after `max_send`."""
     with deaf_server() as listener:
         port = listener.getsockname()[1]
-        with sender(SENDER, port, 1.5) as process, listener.accept()[0] as connection:
+        with sender(SENDER, port, 2.5) as process, listener.accept()[0] as connection:
             filled(connection)
             process.send_signal(signal.SIGSTOP)
             assert _given_up(connection, 15), "the kernel still holds the connection"
@@ -184,7 +184,7 @@ def test_thawed_after_the_deadline() -> None:
     """F122, §6.4: frozen between two chunks while the server reads on; no chunk after the thaw."""
     with deaf_server() as listener:
         port = listener.getsockname()[1]
-        with sender(SENDER, port, 1.0) as process, listener.accept()[0] as connection:
+        with sender(SENDER, port, 2.0) as process, listener.accept()[0] as connection:
             filled(connection)
             process.send_signal(signal.SIGSTOP)
             frozen = time.monotonic()
@@ -195,7 +195,7 @@ def test_thawed_after_the_deadline() -> None:
                 while data := connection.recv(1 << 20):
                     total += len(data)
             assert total < SIZE
-            time.sleep(max(0.0, frozen + 1.1 - time.monotonic()))
+            time.sleep(max(0.0, frozen + 2.1 - time.monotonic()))
             os.kill(process.pid, signal.SIGCONT)
             assert drained(connection) == (0, True)
             assert process.wait(10) == 0
