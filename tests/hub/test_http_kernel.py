@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,22 @@ def test_given_up_with_the_request_in_the_send_buffer() -> None:
             there = waiting(connection)
             assert drained(connection) == (there, True)
             assert 0 < there < SIZE
+
+
+def test_answered_early_with_the_request_in_the_send_buffer() -> None:
+    """F40, F122: an answer before the request was sent to its end is taken, and the rest dropped."""
+    call = Call.post("/", content=b"x" * SIZE, write=True)
+
+    with deaf_server() as listener, ThreadPoolExecutor(1) as pool:
+        route = Route(f"http://127.0.0.1:{listener.getsockname()[1]}", ("127.0.0.0/8",))
+        answer = pool.submit(lambda: asyncio.run(Wire().exchange(route, call, max_send=10)))
+        with listener.accept()[0] as connection:
+            filled(connection)
+            connection.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
+            assert answer.result(10).status == 413
+            there = waiting(connection)
+            assert drained(connection) == (there, True)
+            assert there < SIZE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it (protocol §6.4)")
