@@ -153,7 +153,7 @@ def test_given_up_with_the_request_in_the_send_buffer() -> None:
 
 
 def test_answered_early_with_the_request_in_the_send_buffer() -> None:
-    """F40, F122: an answer before the request was sent to its end is taken, and the rest dropped."""
+    """F40, F122: an answer that comes before all is sent is taken, and the rest dropped."""
     call = Call.post("/", content=b"x" * SIZE, write=True)
 
     with deaf_server() as listener, ThreadPoolExecutor(1) as pool:
