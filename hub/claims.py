@@ -37,6 +37,7 @@ class Claimed(Subject):
     created_at: datetime | None = None
     state_since: datetime | None = None
     retry_since: datetime | None = None
+    restored: bool = False
     mapped_ref: str = ""
     mapped_version: int = 0
     mapped_remote_version: str = ""
@@ -55,7 +56,7 @@ class Claimed(Subject):
 _RETURNED = """o.id, o.lease_token, o.tenant_id, o.connection_id, o.state, o.object_type, o.source_system, o.source_id,
   o.action, o.version, o.attempts, o.repeats, o.lapses, o.looks, o.maybe_executed, o.stream, o.yields_ref, o.remote_ref,
   o.job, o.reference, o.variant, o.generation, o.remote_key, o.payload, o.payload_schema, o.fingerprint,
-  o.first_sent_at, o.last_byte_at, o.absent_since, o.created_at, o.state_since, o.retry_since"""
+  o.first_sent_at, o.last_byte_at, o.absent_since, o.created_at, o.state_since, o.retry_since, o.restored"""
 _COUNT = _RETURNED.count("o.")
 
 _WITH_MAPPING = """SELECT o.*, m.remote_ref AS mref, m.version AS mver, m.remote_version AS mrver,
@@ -324,6 +325,7 @@ def _take(
             moment, row[26:30]
         )
         one.state_since, one.retry_since = moment(row[30]), moment(row[31])
+        one.restored = bool(row[32])
         mapped = row[_COUNT : _COUNT + 5]
         if mapped[0] is not None:
             one.mapped_ref, one.mapped_version, one.mapped_remote_version, one.mapped_values = (

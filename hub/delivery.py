@@ -18,7 +18,8 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -85,6 +86,7 @@ class Lane:
     """What this drain holds of one connection."""
 
     waiting: deque[Claimed]
+    slots: asyncio.Semaphore
     running: int = 0
 
 
@@ -224,7 +226,8 @@ class Drain:
         for item in taken:
             lane = self._lanes.get(item.connection_id)
             if lane is None:
-                lane = self._lanes[item.connection_id] = Lane(deque())
+                slots = asyncio.Semaphore(remotes[item.connection_id].max_in_flight)
+                lane = self._lanes[item.connection_id] = Lane(deque(), slots)
                 self._rotation.append(item.connection_id)
             lane.waiting.append(item)
         self._flight.queued += len(taken)
@@ -373,9 +376,11 @@ class Drain:
     def wire(self) -> Wire:
         return self._wire
 
-    @property
-    def slots(self) -> asyncio.Semaphore:
-        return self._slots
+    @asynccontextmanager
+    async def slot(self, connection_id: int) -> AsyncIterator[None]:
+        """One of the calls in flight: of the connection's own first, so that one that hangs fills only its own."""
+        async with self._lanes[connection_id].slots, self._slots:
+            yield
 
     @property
     def steps(self) -> Callable[[str], None]:
@@ -450,6 +455,8 @@ class Work:
         except BadPayload as error:
             return self._decided(Unanswered(str(error), nothing_left=True, kind=FailureKind.LOCAL))
         self._step("prepare.guarded")
+        if self._drain.stopping:
+            return self.give_back()
         wanted = Mark(
             item.id,
             item.token,
@@ -486,7 +493,7 @@ class Work:
         return step.value  # type: ignore[no-any-return]
 
     async def _one_read(self, steps: Generator[Call, Answer, Any], call: Call) -> Call | Returned:
-        async with self._drain.slots:
+        async with self._drain.slot(self.item.connection_id):
             return await one_read(
                 self.remote, self._drain.wire, steps, call, self._time_left(), self._guard_reads
             )
@@ -510,7 +517,7 @@ class Work:
 
         started = drain.clock()
         try:
-            async with drain.slots:
+            async with drain.slot(item.connection_id):
                 answer = await drain.wire.exchange(
                     self.remote.route,
                     call,
@@ -772,12 +779,14 @@ class Work:
             )
         )
 
-    def _facts(self, took: float) -> Facts:
+    def _facts(self, took: float, seen: Any) -> Facts:
         item = self.item
         now = item.claimed_at
         elapsed = self._drain.clock() - item.claimed_clock
         looking = item.purpose is not Purpose.SEND
         since = item.state_since if looking else (item.retry_since or now)
+        if since is not None and self.remote.opened_at is not None:
+            since = max(since, self.remote.opened_at)
 
         def ago(moment: datetime | None) -> float | None:
             return None if moment is None or now is None else (now - moment).total_seconds()
@@ -798,12 +807,28 @@ class Work:
             first_sent_ago=(first if first is not None else 0.0) + elapsed,
             absent_for=None if absent is None else absent + took,
             look_took=took if looking else 0.0,
+            clock_jumped=self._clock_jumped(now),
             version=item.version,
+            restored=item.restored,
+            as_last_seen=self._as_last_seen(seen),
         )
+
+    def _clock_jumped(self, now: datetime | None) -> bool:
+        jumped = self.remote.clock_jumped_at
+        if jumped is None or now is None:
+            return False
+        return (now - jumped).total_seconds() < (self._declared.max_exec or 0.0)
+
+    def _as_last_seen(self, seen: Any) -> bool:
+        """Whether what differs there is as the mapping last saw it (asked after a restore only)."""
+        if not self.item.restored or not isinstance(seen, Looked) or len(seen.candidates) != 1:
+            return False
+        known = json.loads(self.item.mapped_values)
+        return all(d.theirs == known.get(d.field) for d in seen.candidates[0].differences)
 
     def _decided(self, seen: Any, took: float = 0.0, answer: Answer | None = None) -> Result:
         limits = self._drain.tuning.limits
-        facts = self._facts(took)
+        facts = self._facts(took, seen)
         verdict = decide(facts, seen, limits, self._drain.roll())
         return self._result(verdict, seen=seen, facts=facts, took=took, answer=answer)
 

@@ -129,6 +129,7 @@ class Desk:
         self._next_sweep = 0.0
         self._next_beat = 0.0
         self._quarantine = 0
+        self._quarantine_after = 0.0
         self._listening = False
         self._ending = False
         self._asleep = False
@@ -326,40 +327,50 @@ class Desk:
         clock = self._clock()
         self._next_claim = clock + self.tuning.poll_interval
         if self._quarantine and (self.flight.in_flight or self.flight.queued):
+            self._next_claim = clock + 0.01
             return  # nothing else may be in flight in this drain beside what has lost its worker before
         taken = self._claim_batch(clock)
         self._steps("claim.committed")
+        if self._quarantine:
+            # As long again for the rest, so that neither waits for the other's end.
+            self._quarantine = 0
+            self._quarantine_after = self._clock() + 0.2
+            self._next_claim = 0.0
+        elif taken:
+            self._next_claim = 0.0
         if taken:
             self.idle_since = None
             self._take(taken, dict(self._remotes))
-            if not self._quarantine:
-                self._next_claim = 0.0
-        elif not self._quarantine:
-            if self.idle_since is None:
-                self.idle_since = clock
-        self._quarantine = 0
-        # Operations that lost a worker wait until everything else is out of the way.
-        found = (
-            rows(
-                """SELECT min(lapses) FROM hub_operation WHERE lapses > 0 AND next_at <= %s
-              AND state IN ('pending', 'retry', 'uncertain', 'accepted') AND lease_until IS NULL""",
-                [stamp(database_now())],
-            )
-            if not taken
-            else [(None,)]
-        )
-        if found[0][0] is not None:
-            self._quarantine = int(found[0][0])
+        if not taken or self._clock() >= self._quarantine_after:
+            self._quarantine = self._lapsed_and_due()
+        if self._quarantine:
             self.idle_since = None
             self._next_claim = 0.0
+        elif not taken and self.idle_since is None:
+            self.idle_since = clock
+
+    def _lapsed_and_due(self) -> int:
+        """The least number of lapses among due operations that lost a worker (they are kept apart), or 0."""
+        now = stamp(self._now()) if not is_postgres() else database_now()
+        found = rows(
+            """SELECT min(o.lapses) FROM hub_operation o JOIN hub_gate g ON g.connection_id = o.connection_id
+            WHERE o.lapses > 0 AND o.next_at <= %s AND o.state IN ('pending', 'retry', 'uncertain', 'accepted')
+              AND o.lease_until IS NULL AND NOT o.parked AND g.paused_at IS NULL AND g.breaker = 'closed'
+              AND (g.throttled_until IS NULL OR g.throttled_until <= %s)""",
+            [now, now],
+        )
+        return int(found[0][0] or 0)
 
     def _claim_batch(self, clock: float) -> list[Claimed]:
         now = self._now()
+        open_lanes = gate.lanes(now)
+        if not open_lanes:
+            return []
         for attempt in range(3):
             try:
                 with transaction.atomic():
                     self._check_epoch()
-                    shares = self._shares(now)
+                    shares = self._shares(open_lanes, now)
                     identity = Claim(
                         self.worker,
                         self._identity.epoch,
@@ -368,7 +379,7 @@ class Desk:
                     )
                     return claims.claim(identity, shares, clock, now) if shares else []
             except IntegrityError:
-                # C2: a lower version was committed while another drain took the higher one. It has committed by now.
+                # C2: a lower version was committed while another drain took the higher one. It has by now.
                 if attempt == 2:
                     raise
                 clock = self._clock()
@@ -382,8 +393,7 @@ class Desk:
                 f"the installation is at epoch {epoch}, this drain was started at {self._identity.epoch}"
             )
 
-    def _shares(self, now: datetime) -> list[LaneShare]:
-        open_lanes = gate.lanes(now)
+    def _shares(self, open_lanes: list[gate.Lane], now: datetime) -> list[LaneShare]:
         self._load_remotes([lane.connection_id for lane in open_lanes])
         self._failing = {lane.connection_id for lane in open_lanes if lane.failures}
         self._turn += 1
@@ -449,9 +459,10 @@ class Desk:
         missing = [one for one in ids if one not in self._remotes and one not in self._broken]
         if not missing:
             return
+        jumped = Installation.objects.values_list("clock_jumped_at", flat=True).get(pk=1)
         for row in Connection.objects.filter(pk__in=missing).select_related("tenant", "gate"):
             try:
-                self._remotes[row.pk] = remote.make(row, mark=self._mark)
+                self._remotes[row.pk] = remote.make(row, mark=self._mark, clock_jumped_at=jumped)
             except Exception as error:  # noqa: BLE001 - one unusable connection must not stop the others
                 self._broken[row.pk] = str(error)
                 log.error("connection %s cannot be used: %s", row.name, error)

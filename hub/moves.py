@@ -396,7 +396,8 @@ _MARK_CONDITION = """
 
 _MARK_POSTGRES = f"""
 UPDATE hub_operation o SET state = 'sent', state_since = clock_timestamp(), sent_at = clock_timestamp(),
-  first_sent_at = coalesce(o.first_sent_at, clock_timestamp()), request_digest = v.digest
+  first_sent_at = coalesce(o.first_sent_at, clock_timestamp()), request_digest = v.digest,
+  restored = false
 FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::float8[]) AS v(id, token, digest, need)
 WHERE o.id = v.id AND o.lease_token = v.token
   AND o.lease_until >= clock_timestamp() + v.need * interval '1 second'
@@ -406,7 +407,7 @@ RETURNING o.id
 
 _MARK_SQLITE = f"""
 UPDATE hub_operation AS o SET state = 'sent', state_since = %(now)s, sent_at = %(now)s,
-  first_sent_at = coalesce(o.first_sent_at, %(now)s), request_digest = %(digest)s
+  first_sent_at = coalesce(o.first_sent_at, %(now)s), request_digest = %(digest)s, restored = 0
 WHERE o.id = %(id)s AND o.lease_token = %(token)s AND o.lease_until >= %(needed)s
   AND {_MARK_CONDITION.format(now="%(now)s")}
 RETURNING id

@@ -257,9 +257,9 @@ INSERT INTO hub_operation (tenant_id, connection_id, source_system, object_type,
   operation_key, generation, remote_key, reference, payload, payload_schema, fingerprint, state, state_since,
   reason_code, reason_text, next_at, parked, lapses, attempts, repeats, looks, lease_token, lease_owner,
   request_digest, maybe_executed, stream, stream_busy, full_state, yields_ref, doubt_lifted, remote_ref,
-  remote_version, job, supersedes_id, created_at, correlation_id, epoch)
+  remote_version, job, supersedes_id, created_at, correlation_id, epoch, restored)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 1, %s, %s, %s, %s, %s, %s, {false}, 0, 0, 0, 0, 0, '',
-  '', {false}, %s, {false}, %s, %s, %s, '', '', '', %s, %s, %s, %s)
+  '', {false}, %s, {false}, %s, %s, %s, '', '', '', %s, %s, %s, %s, {false})
 ON CONFLICT (tenant_id, operation_key, generation) DO NOTHING RETURNING id
 """
 

@@ -107,6 +107,10 @@ class Facts:
     clock_jumped: bool = False
     """The database's clock made a step less than `max_exec` ago: waits cannot be trusted (A4)."""
     version: int = 0
+    restored: bool = False
+    """A backup was restored since: a newer version may have gone out and been forgotten (protocol §17)."""
+    as_last_seen: bool = False
+    """What differs at the remote is just as it was last seen there."""
 
     def key_alive(self, ahead: float = 0.0) -> bool:
         """Whether a repeat by key, `ahead` seconds from now, is still absorbed (protocol §8)."""
@@ -1037,6 +1041,16 @@ def _one_found(facts: Facts, candidate: Candidate, limits: Limits, roll: float) 
         SafetyClass.B,
         SafetyClass.B_PRIME,
     )
+    if by_id and facts.restored and not candidate.matches and not facts.as_last_seen:
+        return _review(
+            facts,
+            "changed_meanwhile",
+            "After a restore the object is neither as last seen nor as we mean it.",
+            Outcome.LOOKED,
+            doubt=True,
+            candidates=(candidate,),
+            breath=Breath.GOOD,
+        )
     if by_id and action.kind is Kind.DELETE:
         return _harmless_repeat(
             facts, "It is still there; deleting it again adds nothing.", limits, roll

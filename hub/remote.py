@@ -63,6 +63,10 @@ class Remote:
     limits: Mapping[str, RateLimit]
     max_in_flight: int
     longest_send: float
+    opened_at: datetime | None = None
+    """When the gate last opened: ages count from there (protocol §11)."""
+    clock_jumped_at: datetime | None = None
+    """When the database's clock last made a step (A4)."""
     _actions: dict[str, Action] = field(default_factory=dict)
 
     def action(self, name: str) -> Action:
@@ -129,7 +133,7 @@ def describe(connection: Connection) -> Connector:
     return registry.make_connector(connection.integration, settings_of(connection), {})
 
 
-def make(connection: Connection, *, mark: str) -> Remote:
+def make(connection: Connection, *, mark: str, clock_jumped_at: datetime | None = None) -> Remote:
     """Make a connection ready. Raises `registry.UnknownIntegration` or `credentials.CannotOpen`."""
     secrets = credentials.open_sealed(connection.secrets, name=connection.name)
     connector = registry.make_connector(connection.integration, settings_of(connection), secrets)
@@ -157,6 +161,8 @@ def make(connection: Connection, *, mark: str) -> Remote:
         limits=_limits(connection, connector),
         max_in_flight=connection.max_in_flight,
         longest_send=max(sends),
+        opened_at=connection.gate.opened_at,
+        clock_jumped_at=clock_jumped_at,
     )
 
 

@@ -272,7 +272,7 @@ class Sweeper:
         made = self._make(planned, remotes, now)
         if planned:
             Operation.objects.filter(pk__in=[p.subject.id for p in planned]).update(
-                epoch=mine.epoch
+                epoch=mine.epoch, restored=True
             )
         return made, len(planned) == BATCH
 

@@ -100,6 +100,7 @@ class Operation(models.Model):
     confirmed_at = models.DateTimeField(_("confirmed"), null=True, blank=True)
     correlation_id = models.CharField(_("correlation"), max_length=64, blank=True)
     epoch = models.PositiveIntegerField(_("epoch"), default=1)
+    restored = models.BooleanField(_("in doubt after a restore"), default=False)
 
     class Meta:
         verbose_name = _("operation")
