@@ -1,0 +1,1 @@
+"""The operation protocol as a small machine, and an exhaustive search through it."""
