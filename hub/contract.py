@@ -1,8 +1,9 @@
 """What an integration's connector and the hub say to each other.
 
-A connector describes calls and reads answers; it does no I/O. Its methods are generators (`Steps`): they
-yield `Call`s, receive `Answer`s, and return an outcome. `delivery` drives them over the wire, a test drives
-them with a list of recorded answers. Everything here is a frozen value; nothing reads a clock or a network.
+A connector describes calls and reads answers; it does no I/O. Its methods are generators (`Steps`):
+they yield `Call`s, receive `Answer`s, and return an outcome. `delivery` drives them over the wire,
+a test drives them with a list of recorded answers. Everything here is a frozen value; nothing reads
+a clock or a network.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ JSON = Any
 
 
 class Capability(Flag):
-    """What a remote offers for one action (protocol §8). Undeclared means class d: a person decides."""
+    """What a remote offers for one action (protocol §8). Undeclared means class d: a person
+    decides."""
 
     NOTHING = 0
     IDEMPOTENCY_KEY = auto()
@@ -34,7 +36,8 @@ class Capability(Flag):
     FULL_STATE = auto()
     """Class b′: a full-state write or delete by id; a repeat adds nothing. Needs `max_exec`."""
     FIND_BY_EXTERNAL_ID = auto()
-    """A search for a reference we wrote in that very request. Needs `find`, `max_exec`, `index_lag`."""
+    """A search for a reference we wrote in that very request. Needs `find`, `max_exec`,
+    `index_lag`."""
     POLL_JOB = auto()
     """Work goes on over there under a reference. Needs `poll`."""
 
@@ -93,7 +96,8 @@ class Write:
     key_atomic: bool = True
     key_stores_errors: bool = False
     full_state: bool | None = None
-    """The payload says all we own of the object, so a newer one replaces it. Default: all but commands."""
+    """The payload says all we own of the object, so a newer one replaces it. Default: all but
+    commands."""
     yields_ref: bool | None = None
     """A confirmed operation must know the remote id. Default: creates."""
     look: bool | None = None
@@ -144,7 +148,8 @@ class Write:
         return self.safety not in {SafetyClass.C, SafetyClass.D}
 
     def without(self, *capabilities: Capability) -> Write:
-        """The same declaration with some capabilities taken away (an action that dropped a class)."""
+        """The same declaration with some capabilities taken away (an action that dropped a
+        class)."""
         left = self.capabilities
         for capability in capabilities:
             left &= ~capability
@@ -168,8 +173,8 @@ NUMBERS = ("max_send", "max_exec", "index_lag", "key_ttl")
 def overridden(write: Write, numbers: Mapping[str, Any]) -> Write:
     """`write` with a connection's own numbers in place of the connector's.
 
-    `numbers` maps a name of `NUMBERS` to a number, or to ``{"value": number, "source": ..., "date": ...}``.
-    Unknown names are ignored here; the connection's form refuses them.
+    `numbers` maps a name of `NUMBERS` to a number, or to ``{"value": number, "source": ..., "date":
+    ...}``. Unknown names are ignored here; the connection's form refuses them.
     """
     changes: dict[str, Any] = {}
     for name in NUMBERS:
@@ -190,8 +195,9 @@ def overridden(write: Write, numbers: Mapping[str, Any]) -> Write:
 class Call:
     """One HTTP request a connector asks the hub to make.
 
-    `path` is relative to the connection's address (or absolute). `label` names the call in evidence: it never
-    holds a secret, whereas the path may once the credential has been added by `authorize`.
+    `path` is relative to the connection's address (or absolute). `label` names the call in
+    evidence: it never holds a secret, whereas the path may once the credential has been added by
+    `authorize`.
     """
 
     method: str
@@ -216,7 +222,8 @@ class Call:
         label: str = "",
         limit_group: str = "",
     ) -> Call:
-        """Make a call; `json` is serialised once, here, so that the bytes of a repeat cannot differ."""
+        """Make a call; `json` is serialised once, here, so that the bytes of a repeat cannot
+        differ."""
         given = list((headers or {}).items())
         body = content or b""
         if json is not None:
@@ -252,9 +259,11 @@ class _Unset(Enum):
 
 @dataclass(slots=True)
 class Answer:
-    """What came back: status line, headers, body; `body_lost` when the status was read but the body was cut.
+    """What came back: status line, headers, body; `body_lost` when the status was read but the body
+    was cut.
 
-    Header names are lower case. `json` parses the body once and raises `ValueError` when it is none.
+    Header names are lower case. `json` parses the body once and raises `ValueError` when it is
+    none.
     """
 
     status: int
@@ -280,14 +289,16 @@ class FailureKind(StrEnum):
     """Why there was no answer; each is a row of protocol §10."""
 
     CONNECT = "connect"
-    """Refused, unreachable, name not resolved, reset while connecting, connect time-out, no free slot."""
+    """Refused, unreachable, name not resolved, reset while connecting, connect time-out, no free
+    slot."""
     CERTIFICATE = "certificate"
     ADDRESS = "address"
     """A bad URL, or an address the connection does not allow: configuration."""
     PROXY = "proxy"
     PROXY_AUTH = "proxy_auth"
     ABORTED = "aborted"
-    """The guard before the first byte refused: the right to send had ended, or a stop was asked for."""
+    """The guard before the first byte refused: the right to send had ended, or a stop was asked
+    for."""
     LOCAL = "local"
     """The request could not be formed: our defect."""
     WRITE = "write"
@@ -311,7 +322,8 @@ class CallFailed(Exception):
 
 
 class CallRefused(Exception):
-    """The remote answered, and the answer is a refusal; raised into a connector's steps, which may catch it."""
+    """The remote answered, and the answer is a refusal; raised into a connector's steps, which may
+    catch it."""
 
     def __init__(self, refusal: Refused) -> None:
         super().__init__(refusal.text)
@@ -369,7 +381,8 @@ class Echo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The write happened. `values` are the mapped values now seen there; `note` goes into the timeline."""
+    """The write happened. `values` are the mapped values now seen there; `note` goes into the
+    timeline."""
 
     remote_ref: str = ""
     remote_version: str = ""
@@ -380,7 +393,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The remote took the job and works on under `reference`; `poll_after` seconds to the first poll."""
+    """The remote took the job and works on under `reference`; `poll_after` seconds to the first
+    poll."""
 
     reference: str
     poll_after: float = 5.0
@@ -408,8 +422,9 @@ class Difference:
 class Candidate:
     """A remote object that may be ours.
 
-    `matches` says that every field we own is equal after the remote's known normalisation. `version` is the version
-    of ours the object carries (empty: it carries none). `place` is "" or where it lies ("bin", "archive").
+    `matches` says that every field we own is equal after the remote's known normalisation.
+    `version` is the version of ours the object carries (empty: it carries none). `place` is "" or
+    where it lies ("bin", "archive").
     """
 
     remote_ref: str
@@ -428,7 +443,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a look saw. `complete` is False when pages were missing or broken: then it is no answer."""
+    """What a look saw. `complete` is False when pages were missing or broken: then it is no
+    answer."""
 
     candidates: tuple[Candidate, ...] = ()
     complete: bool = True
@@ -478,8 +494,9 @@ def _no_code(answer: Answer) -> str | None:
 class ErrorTable:
     """A remote's refusals as data. Codes are compared without regard to case, and before statuses.
 
-    `code_of` finds the remote's code in an answer (None: it carries none); `text_of` its words. A code the
-    table does not know counts as no answer (protocol §10); so does a status no table lists.
+    `code_of` finds the remote's code in an answer (None: it carries none); `text_of` its words. A
+    code the table does not know counts as no answer (protocol §10); so does a status no table
+    lists.
     """
 
     codes: Mapping[str, ErrorClass] = field(default_factory=dict)
@@ -551,8 +568,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of `check`. `unproven` names actions whose declarations the test could not prove: they are class d
-    on this connection until a later test is green."""
+    """Result of `check`. `unproven` names actions whose declarations the test could not prove: they
+    are class d on this connection until a later test is green."""
 
     findings: tuple[Finding, ...]
     unproven: tuple[str, ...] = ()
@@ -577,8 +594,9 @@ class RateLimit:
 class Connector:
     """Speaks for one account in one remote system; describes calls, reads answers, does no I/O.
 
-    Subclasses declare `errors` and `actions` and implement what their capabilities call for. A method that is
-    not implemented raises `NotImplementedError`; `manage.py check` reports what is declared but missing.
+    Subclasses declare `errors` and `actions` and implement what their capabilities call for. A
+    method that is not implemented raises `NotImplementedError`; `manage.py check` reports what is
+    declared but missing.
     """
 
     label: ClassVar[str] = ""
@@ -608,11 +626,13 @@ class Connector:
         return call
 
     def validate(self, action: str, fields: Mapping[str, JSON]) -> Iterable[str]:
-        """Sentences about what is wrong with the fields of an action, each naming the field and the fix."""
+        """Sentences about what is wrong with the fields of an action, each naming the field and the
+        fix."""
         return ()
 
     def send(self, request: Request) -> Steps[Done | Accepted]:
-        """Reads first if it must, then its one write, last. Returning without a write means: already as wanted."""
+        """Reads first if it must, then its one write, last. Returning without a write means:
+        already as wanted."""
         raise NotImplementedError
 
     def find(self, request: Request) -> Steps[Looked]:
@@ -620,7 +640,8 @@ class Connector:
         raise NotImplementedError
 
     def read(self, request: Request, remote_ref: str) -> Steps[Candidate | None]:
-        """Read one remote object by id and compare it; None when it is not there. Used before a link."""
+        """Read one remote object by id and compare it; None when it is not there. Used before a
+        link."""
         raise NotImplementedError
 
     def poll(self, request: Request) -> Steps[Progress]:

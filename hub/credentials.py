@@ -1,7 +1,8 @@
 """Seals and opens the secrets of connections. No other module sees them in clear.
 
-They are sealed with MultiFernet under the installation's own key list (`HUB_CREDENTIAL_KEYS`): the first key seals,
-all of them open. A secret that no key opens is a loud error, never an empty credential.
+They are sealed with MultiFernet under the installation's own key list (`HUB_CREDENTIAL_KEYS`): the
+first key seals, all of them open. A secret that no key opens is a loud error, never an empty
+credential.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ def open_sealed(
         text = _box(keys).decrypt(sealed.encode())
     except InvalidToken:
         raise CannotOpen(
-            f"The credentials of connection {name or '?'} do not open with the keys in force. Put the key that "
-            "sealed them back into HUB_CREDENTIAL_KEYS, or enter the credentials again."
+            f"The credentials of connection {name or '?'} do not open with the keys in force. "
+            "Put the key that sealed them back into HUB_CREDENTIAL_KEYS, or enter the credentials "
+            "again."
         ) from None
     return dict(json.loads(text))
 

@@ -1,7 +1,8 @@
-"""Identity of an intent: operation key, idempotency key, reference, stream, and payload fingerprint.
+"""Identity of an intent: operation key, idempotency key, reference, stream, and payload
+fingerprint.
 
-Rules row. All follow protocol §7; nothing here is ever recomputed for a stored operation, so a change of these
-functions cannot turn an old intent into a new one.
+Rules row. All follow protocol §7; nothing here is ever recomputed for a stored operation, so a
+change of these functions cannot turn an old intent into a new one.
 """
 
 from __future__ import annotations
@@ -66,14 +67,16 @@ def operation_key(
 
 
 def remote_key(key: str, generation: int) -> str:
-    """What the remote sees of an operation: derived once and stored; a new generation has its own."""
+    """What the remote sees of an operation: derived once and stored; a new generation has its
+    own."""
     return _base32(_digest(("remote", key, str(generation))), 40)
 
 
 def entity_reference(
     *, tenant: str, account: str, object_type: str, source_system: str, source_id: str
 ) -> str:
-    """The mark a created object keeps: it names the entity, without a version, in at most 40 characters."""
+    """The mark a created object keeps: it names the entity, without a version, in at most 40
+    characters."""
     return _base32(
         _digest(("reference", tenant, account, object_type, source_system, source_id)), 40
     )
@@ -90,7 +93,8 @@ def stream_key(*, object_type: str, source_system: str, source_id: str) -> str:
 def parse_payload(text: str | bytes) -> Any:
     """Read JSON strictly; raise `BadPayload` naming the field and the fix (F7).
 
-    Refused besides bad syntax: duplicate names, NaN and infinities, numbers of absurd length, absurd depth or size.
+    Refused besides bad syntax: duplicate names, NaN and infinities, numbers of absurd length,
+    absurd depth or size.
     """
     size = len(text.encode(errors="surrogatepass")) if isinstance(text, str) else len(text)
     if size > MAX_BYTES:
@@ -149,7 +153,8 @@ def _decimal_number(digits: str) -> float:
 
 
 def canonical_payload(value: Any) -> str:
-    """The canonical text of a payload (RFC 8785); raise `BadPayload` for what one database would refuse.
+    """The canonical text of a payload (RFC 8785); raise `BadPayload` for what one database would
+    refuse.
 
     The text is stored as it is, so that a fingerprint is always taken of the same bytes.
     """

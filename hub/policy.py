@@ -1,9 +1,10 @@
 """The judgement: what follows from what was seen. One pure function, total over every combination.
 
-`decide(facts, seen)` answers for every state, declaration and observation with a `Verdict`. The promise it keeps
-(protocol §1.2): a write that may have left is never sent again unless a declaration makes the repeat harmless, a
-trusted look found nothing, or a person decided. `classify` turns an HTTP answer into what was seen (protocol §10).
-Nothing here reads a clock, a database or a network; chance comes in as `roll`.
+`decide(facts, seen)` answers for every state, declaration and observation with a `Verdict`. The
+promise it keeps (protocol §1.2): a write that may have left is never sent again unless a
+declaration makes the repeat harmless, a trusted look found nothing, or a person decided. `classify`
+turns an HTTP answer into what was seen (protocol §10). Nothing here reads a clock, a database or a
+network; chance comes in as `roll`.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of an operation when something was seen. Durations in seconds, `None` where unknown."""
+    """What is known of an operation when something was seen. Durations in seconds, `None` where
+    unknown."""
 
     state: State
     action: Write
@@ -108,7 +110,8 @@ class Facts:
     """The database's clock made a step less than `max_exec` ago: waits cannot be trusted (A4)."""
     version: int = 0
     restored: bool = False
-    """A backup was restored since: a newer version may have gone out and been forgotten (protocol §17)."""
+    """A backup was restored since: a newer version may have gone out and been forgotten (protocol
+    §17)."""
     as_last_seen: bool = False
     """What differs at the remote is just as it was last seen there."""
 
@@ -123,7 +126,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows. Times are seconds from the moment it is written; the worker writes it guarded by its token."""
+    """What follows. Times are seconds from the moment it is written; the worker writes it guarded
+    by its token."""
 
     state: State
     code: str
@@ -154,7 +158,8 @@ class Verdict:
     """A capability that turned out not to be there; the action drops a class on this connection."""
 
 
-# --- reading an answer (protocol §10) --------------------------------------------------------------
+# --- reading an answer (protocol §10)
+# --------------------------------------------------------------
 
 REFUSED_STATUSES = frozenset({400, 405, 406, 411, 413, 414, 415, 422, 428, 431, 451, 501})
 _STATUS_CLASS: Mapping[int, ErrorClass] = {
@@ -179,10 +184,11 @@ def classify(
     action: Write | None = None,
     retry_after: float | None = None,
 ) -> Seen | None:
-    """What an answer says by itself; `None` when the connector has to read it (a success it can look into).
+    """What an answer says by itself; `None` when the connector has to read it (a success it can
+    look into).
 
-    `action` is None for reads. `retry_after` is the header's value in seconds, already clamped: it sets the
-    earliest time and never turns an unknown outcome into a refusal.
+    `action` is None for reads. `retry_after` is the header's value in seconds, already clamped: it
+    sets the earliest time and never turns an unknown outcome into a refusal.
     """
     status = answer.status
     try:
@@ -230,17 +236,20 @@ def _conflict(status: int, action: Write | None) -> Conflict:
     return Conflict.OTHER
 
 
-# --- time ------------------------------------------------------------------------------------------
+# --- time
+# ------------------------------------------------------------------------------------------
 
 
 def backoff(attempts: int, limits: Limits, roll: float) -> float:
-    """Seconds to the next try: full jitter over a doubling bound (protocol §11). `roll` is in [0, 1)."""
+    """Seconds to the next try: full jitter over a doubling bound (protocol §11). `roll` is in [0,
+    1)."""
     top = min(limits.retry_cap, limits.retry_base * 2.0 ** min(attempts, 30))
     return limits.retry_base + (max(top, limits.retry_base) - limits.retry_base) * roll
 
 
 def look_delay(facts: Facts, limits: Limits, roll: float) -> float:
-    """Seconds to the next look: the schedule, but never later than absence can first be trusted (§9.6)."""
+    """Seconds to the next look: the schedule, but never later than absence can first be trusted
+    (§9.6)."""
     steps = limits.look_schedule
     step = steps[min(facts.looks, len(steps) - 1)]
     if facts.looks >= len(steps):
@@ -260,7 +269,8 @@ def look_delay(facts: Facts, limits: Limits, roll: float) -> float:
 
 
 def absence_trusted(facts: Facts) -> bool:
-    """Whether "not there", seen by the look that is being judged, proves "did not happen" (§9.4)."""
+    """Whether "not there", seen by the look that is being judged, proves "did not happen"
+    (§9.4)."""
     action = facts.action
     if action.max_exec is None or facts.since_last is None or facts.clock_jumped:
         return False
@@ -312,11 +322,13 @@ def exhausted(facts: Facts, limits: Limits) -> bool:
     return facts.attempts >= limits.max_attempts or facts.age >= limits.max_age
 
 
-# --- the judgement ---------------------------------------------------------------------------------
+# --- the judgement
+# ---------------------------------------------------------------------------------
 
 
 def decide(facts: Facts, seen: Seen, limits: Limits, roll: float = 0.5) -> Verdict:
-    """What follows from `seen`. Total: every combination has an answer; an impossible one goes to a person."""
+    """What follows from `seen`. Total: every combination has an answer; an impossible one goes to a
+    person."""
     match facts.state:
         case State.RUNNING:
             return _before_the_marker(facts, seen, limits, roll)
@@ -358,6 +370,10 @@ def _review(
     )
 
 
+def _lost(facts: Facts, when: str) -> str:
+    return f"The worker was lost {facts.lapses + 1} times in a row {when}."
+
+
 def _before_the_marker(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
     """State `running`: nothing has left under this token (rows 3, 5, 6, 23)."""
     back = State.RETRY if facts.doubt else State.PENDING
@@ -383,7 +399,7 @@ def _before_the_marker(facts: Facts, seen: Seen, limits: Limits, roll: float) ->
                 return _review(
                     facts,
                     "poison",
-                    f"The worker was lost {facts.lapses + 1} times in a row while it worked on this.",
+                    _lost(facts, "while it worked on this"),
                     Outcome.GIVEN_BACK,
                     advice=Advice.RETRY if not facts.doubt else Advice.LOOK_AGAIN,
                     adds_lapse=True,
@@ -538,7 +554,7 @@ def _after_the_marker(facts: Facts, seen: Seen, limits: Limits, roll: float) -> 
         case BodyLost():
             return _unknown(
                 facts,
-                f"It happened ({seen.text or f'HTTP {seen.status}'}), but what came of it was lost.",
+                f"It happened ({seen.text or f'HTTP {seen.status}'}), but its answer was lost.",
                 limits,
                 roll,
                 code="body_lost",
@@ -689,7 +705,8 @@ def _unknown(
     breath: Breath = Breath.BAD,
     error: ErrorClass | None = None,
 ) -> Verdict:
-    """U: it may have been executed. What may follow depends on what the action declares (protocol §8)."""
+    """U: it may have been executed. What may follow depends on what the action declares (protocol
+    §8)."""
     action = facts.action
     hold = hold_for(action, limits)
     if code == "body_lost":
@@ -707,7 +724,7 @@ def _unknown(
         return _review(
             facts,
             "poison",
-            f"The worker was lost {facts.lapses + 1} times in a row while it worked on this.",
+            _lost(facts, "while it worked on this"),
             Outcome.UNKNOWN,
             doubt=True,
             **common,
@@ -840,7 +857,8 @@ def _refused(facts: Facts, seen: Refused, limits: Limits, roll: float) -> Verdic
             return _conflicting(facts, seen, limits, roll)
         case _:
             if facts.doubt:
-                # The first copy may still be executed: a refusal of the repeat proves nothing (F115).
+                # The first copy may still be executed: a refusal of the repeat proves nothing
+                # (F115).
                 return _unknown(
                     facts,
                     f"A repeat was refused ({seen.text}) while an earlier copy may be under way.",
@@ -916,7 +934,7 @@ def _looking(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                 return _review(
                     facts,
                     "poison",
-                    f"The worker was lost {facts.lapses + 1} times in a row while it looked.",
+                    _lost(facts, "while it looked"),
                     Outcome.LOOKED,
                     doubt=True,
                     adds_lapse=True,
@@ -1104,7 +1122,8 @@ def _number(text: str) -> int | None:
 
 
 def _harmless_repeat(facts: Facts, text: str, limits: Limits, roll: float) -> Verdict:
-    """b, b′: not (yet) there, and repeating it is harmless; b′ waits until a late copy is spent (§12)."""
+    """b, b′: not (yet) there, and repeating it is harmless; b′ waits until a late copy is spent
+    (§12)."""
     action = facts.action
     if exhausted(facts, limits):
         return _review(
@@ -1262,7 +1281,7 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                 return _review(
                     facts,
                     "poison",
-                    f"The worker was lost {facts.lapses + 1} times in a row while it asked.",
+                    _lost(facts, "while it asked"),
                     Outcome.LOOKED,
                     adds_lapse=True,
                 )
@@ -1283,7 +1302,8 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
 
 
 def _waiting(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
-    """States `pending` and `retry`, asked by the sweep: is it still right to wait? (rows 19, 22, 23)."""
+    """States `pending` and `retry`, asked by the sweep: is it still right to wait? (rows 19, 22,
+    23)."""
     action = facts.action
     if isinstance(seen, Looked) and seen.candidates and facts.state is State.RETRY:
         return Verdict(
@@ -1328,10 +1348,12 @@ def _waiting(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
 def inherit(
     facts: Facts, limits: Limits, roll: float = 0.5, *, why: str, own_key: bool = False
 ) -> Verdict:
-    """An operation that starts in doubt goes as U without having been sent (row 22; protocol §12, §17).
+    """An operation that starts in doubt goes as U without having been sent (row 22; protocol §12,
+    §17).
 
-    `own_key` says that the doubt is about this very operation (a restore forgot its marker): then its own key
-    absorbs a repeat. Doubt left by an earlier operation of the stream is absorbed by no key of ours.
+    `own_key` says that the doubt is about this very operation (a restore forgot its marker): then
+    its own key absorbs a repeat. Doubt left by an earlier operation of the stream is absorbed by no
+    key of ours.
     """
     action = facts.action
     keyed = action.safety in (SafetyClass.A, SafetyClass.A_LOOK)

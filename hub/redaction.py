@@ -1,4 +1,5 @@
-"""What may be kept as evidence: no secret in any spelling, no absurd length, nothing a database refuses."""
+"""What may be kept as evidence: no secret in any spelling, no absurd length, nothing a database
+refuses."""
 
 from __future__ import annotations
 
@@ -17,8 +18,7 @@ _SENSITIVE = re.compile(
 _PAIR = re.compile(
     r"""(?ix)
     (["']?\b(?:pass(?:word|wd)?|secret|access_token|refresh_token|token|auth|authorization|api[-_]?key|client_secret)\b["']?
-    \s*[:=]\s*)
-    (["']?)([^\s"',;&}<]{4,})\2
+    \s*[:=]\s*) (["']?)([^\s"',;&}<]{4,})\2
     """
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9._~+/=-]{6,}")
@@ -26,7 +26,8 @@ _UNKEPT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def spellings(secret: str) -> set[str]:
-    """The forms in which a secret can turn up: plain, URL-encoded, base64 at any offset, JSON-escaped."""
+    """The forms in which a secret can turn up: plain, URL-encoded, base64 at any offset,
+    JSON-escaped."""
     raw = secret.encode()
     forms = {
         secret,
@@ -39,7 +40,8 @@ def spellings(secret: str) -> set[str]:
         base64.urlsafe_b64encode(raw).decode().rstrip("="),
     }
     for shift in (1, 2):
-        # Inside a longer base64 text the secret starts at another bit: keep the part that is its own.
+        # Inside a longer base64 text the secret starts at another bit: keep the part that is its
+        # own.
         shifted = base64.b64encode(b"\x00" * shift + raw).decode().rstrip("=")
         forms.add(shifted[4:-1])
     return {form for form in forms if len(form) >= 4}

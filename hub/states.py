@@ -1,7 +1,7 @@
 """States of an operation, classes of error, and the table of allowed moves, as data.
 
-Rules row: nothing here reads a clock, a database or a network. The numbers in `MOVES` are the rows of
-protocol §5; `tests/hub/test_states.py` holds the table and the audit of every test run to them.
+Rules row: nothing here reads a clock, a database or a network. The numbers in `MOVES` are the rows
+of protocol §5; `tests/hub/test_states.py` holds the table and the audit of every test run to them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Outcome(StrEnum):
 
 
 class ErrorClass(StrEnum):
-    """What a remote's refusal means, whatever words it used (filled in by a connector's error table)."""
+    """What a remote's refusal means, whatever words it used (filled in by a connector's error
+    table)."""
 
     TRANSIENT = "transient"
     THROTTLED = "throttled"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.conf import settings
 
@@ -11,9 +11,10 @@ from hub.policy import Limits
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Durations in seconds. `checks.py` compares them with each other and with every action's own."""
+    """Durations in seconds. `checks.py` compares them with each other and with every action's
+    own."""
 
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     lease_addend: float = 60.0
     drain_budget: float = 45.0
     claim_depth: int = 80
