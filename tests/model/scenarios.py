@@ -21,9 +21,9 @@ def _one(capability: Capability, name: str = "", **more: Any) -> Scenario:
         name or f"{capability}: create",
         capability,
         ("put",),
-        freezes=1 if capability in _KEYED else 2,
+        freezes=2 if capability in {Capability.REFERENCE, Capability.NOTHING} else 1,
         refusals=1,
-        max_sends=3,
+        max_sends=2 if capability is Capability.KEY_AND_LOOK else 3,
         max_lapses=3,
     )
     return replace(base, **more)
@@ -51,6 +51,7 @@ def _all() -> list[Scenario]:
         _one(c, "c: create, search lags", timing=_LAGGING),
         _one(c, "c: create, killed", kills=1, freezes=1),
         _one(d, "d: create, killed", kills=1, freezes=1),
+        _one(d, "d: create, poison", freezes=3, drops=0, refusals=0),
         _one(
             Capability.KEY,
             "a: create, short key",
@@ -86,7 +87,8 @@ def _all() -> list[Scenario]:
                 decisions=2,
                 freezes=0,
                 slow_remote=False,
-                max_sends=2 if large else 3,
+                max_sends=2 if capability in _KEYED else 3,
+                timing=_SHORT_KEY if large else Timing(),
             ),
             _two(capability, "create, put", freezes=0 if large else 1),
             _two(

@@ -1,5 +1,6 @@
 """The exhaustive search: every order of every move, breadth first, so stories found are short."""
 
+import gc
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Result:
     """What a search found; `states` is how many worlds it has seen."""
 
     states: int
+    happened: frozenset[str]  # the texts of all moves
     counterexample: Counterexample | None
 
 
@@ -48,8 +50,22 @@ def search(
 ) -> Result:
     """Search every reachable world; with `progress`, also whether each can come to rest (I21).
 
+    The cyclic collector is off meanwhile: the worlds are tuples without cycles, and walking
+    hundreds of thousands of them again and again costs a fifth of the time.
     Raises `SearchTooLargeError` above `MAX_STATES`.
     """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _search(scenario, rules, invariants, progress=progress)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _search(
+    scenario: Scenario, rules: Rules, invariants: Iterable[str], *, progress: bool
+) -> Result:
     machine = Machine(scenario, rules)
     checks = [INVARIANTS[name] for name in invariants]
     first = start(scenario)
@@ -57,15 +73,19 @@ def search(
     came_from: list[tuple[int, str]] = [(-1, "")]
     before: list[list[int]] = [[]]  # faultless predecessors, for I21
     resting: list[int] = []
+    happened: set[str] = set()
     queue: deque[tuple[int, World]] = deque([(0, first)])
     while queue:
         here, world = queue.popleft()
         for check in checks:
             if broken := check(scenario, world):
-                return Result(len(number), _tell(scenario, broken, came_from, here))
+                return Result(
+                    len(number), frozenset(happened), _tell(scenario, broken, came_from, here)
+                )
         if rests(world):
             resting.append(here)
         for move in machine.moves(world):
+            happened.add(move.text)
             key = move.world.key_of()
             there = number.get(key)
             if there is None:
@@ -80,8 +100,8 @@ def search(
                 before[there].append(here)
     if progress and (stuck := _stuck(before, resting)) is not None:
         broken = "I21: from here nothing comes to rest without a person or a fault"
-        return Result(len(number), _tell(scenario, broken, came_from, stuck))
-    return Result(len(number), None)
+        return Result(len(number), frozenset(happened), _tell(scenario, broken, came_from, stuck))
+    return Result(len(number), frozenset(happened), None)
 
 
 def _stuck(before: list[list[int]], resting: list[int]) -> int | None:

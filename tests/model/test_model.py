@@ -18,6 +18,64 @@ def test_the_protocol_keeps_its_promises(name: str) -> None:
     assert result.states > 50  # a search that meets nothing proves nothing
 
 
+WANTED = {
+    "c: create, killed": (
+        "is killed",
+        "freezes (marked",
+        "the guard aborts",
+        "its X for v1 is stale",
+        "lapsed while running → pending",
+        "lapsed while sent → uncertain",
+        "found → confirmed (14)",
+        "not there → retry",
+        "not there → review",
+        "a late copy: the remote carries out",
+    ),
+    "a: create": (
+        "lapsed while running → retry",
+        "still working on the key",
+        "gives the first answer again",
+        "the key of v1 is dead → review",
+        "it names an object, so v1 → uncertain (23)",
+        "settles R for v1 → failed",
+        "settles R for v1 → retry",
+        "settles T for v1 → retry",
+        "settles K for v1 → retry",
+    ),
+    "b: create, delete, decisions": (
+        "v2 inherits the doubt of v1 → uncertain (22)",
+        "may only mean: not there yet",
+        "has nothing to delete",
+        "it happened (21)",
+        "look again (21)",
+        "out of the machine's hands (24)",
+    ),
+    "c: create, put, decisions": (
+        "send again as a new generation (21)",
+        "finds no mapping: a create takes its place",
+        "found something else → review",
+    ),
+    "d: create, put, commits cross": (
+        "stale on arrival",
+        "stale at the claim",
+        "finds a mapping: an update takes its place",
+        "the claim hits no row",
+    ),
+    "d: create, poison": ("lapsed while running → review",),
+    "c: two updates, commits cross": ("is stale at the marker → discarded (5)",),
+    "b′: two updates, commits cross": ("held at the marker",),
+    "a: two updates, decisions": ("and supersedes v1 (18)", "v1 withdrawn (21)"),
+}
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_what_it_is_about_did_happen(name: str) -> None:
+    """A search that never meets its case proves nothing."""
+    happened = search(SCENARIOS[name], Rules(), progress=False).happened
+    missing = [text for text in WANTED[name] if not any(text in told for told in happened)]
+    assert not missing
+
+
 @pytest.mark.parametrize(
     ("weakness", "plant"),
     [
