@@ -1,0 +1,1 @@
+"""Whole flows over real HTTP, one promise per file."""

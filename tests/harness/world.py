@@ -1,0 +1,309 @@
+"""A world for operations: tenants, connections to a remote that really listens, and workers."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from django.db import connection as database
+
+from hub import credentials, gate, outbox
+from hub.delivery import Drain
+from hub.models import Connection, Installation, Operation, Tenant
+from hub.outbox import Submitted
+from hub.policy import Limits
+from hub.states import MOVING
+from hub.story import as_dict, as_text
+from hub.tuning import Tuning
+from integrations.bitrix24.simulator.client import Simulator
+from tests.harness.sometimes import Situations
+from tests.harness.views import RemoteView, StandIn
+from tests.harness.workers import Worker
+
+NUMBERS = {"max_send": 1.5, "max_exec": 0.4, "index_lag": 0.2}
+"""Seconds; what a connection of a test declares unless it says otherwise."""
+CONTACT = {"first_name": "Ann", "last_name": "Smith", "phone": "+4930111222"}
+_MOVING = [state.value for state in MOVING]
+
+
+def small_tuning(**changes: Any) -> Tuning:
+    """Tuning with which everything is over in seconds; `changes` go to `Limits` or `Tuning` by name."""
+    limits: dict[str, Any] = {
+        "margin": 0.3, "retry_base": 0.05, "retry_cap": 0.5, "look_schedule": (0.05, 0.1, 0.3),
+    }  # fmt: skip
+    numbers: dict[str, Any] = {
+        "lease_addend": 1.5, "sweep_every": 0.2, "poll_interval": 0.05, "drain_budget": 600.0,
+        "breaker_pause": 0.1, "breaker_pause_cap": 0.4,
+    }  # fmt: skip
+    for name, value in changes.items():
+        (limits if name in Limits.__dataclass_fields__ else numbers)[name] = value
+    return Tuning(limits=Limits(**limits), **numbers)
+
+
+def environment_of(tuning: Tuning) -> dict[str, str]:
+    """The same numbers for a worker process."""
+    limits = tuning.limits
+    return {
+        "HUB_MARGIN": str(limits.margin),
+        "HUB_RETRY_BASE": str(limits.retry_base),
+        "HUB_RETRY_CAP": str(limits.retry_cap),
+        "HUB_LOOK_SCHEDULE": ",".join(str(step) for step in limits.look_schedule),
+        "HUB_MAX_ATTEMPTS": str(limits.max_attempts),
+        "HUB_MAX_AGE": str(limits.max_age),
+        "HUB_MAX_LAPSES": str(limits.max_lapses),
+        "HUB_UNCERTAIN_MAX": str(limits.uncertain_max),
+        "HUB_ACCEPTED_MAX": str(limits.accepted_max),
+        "HUB_LEASE_ADDEND": str(tuning.lease_addend),
+        "HUB_SWEEP_EVERY": str(tuning.sweep_every),
+        "HUB_POLL_INTERVAL": str(tuning.poll_interval),
+        "HUB_CLAIM_DEPTH": str(tuning.claim_depth),
+        "HUB_SENDERS": str(tuning.senders),
+        "HUB_LOG_LEVEL": "DEBUG",
+    }
+
+
+class NotAtRest(AssertionError):
+    """Something was still moving when its time was over (I21); the text says what."""
+
+
+class World:
+    """Everything one test needs to run operations. Made by the fixture `world`, which checks it afterwards."""
+
+    def __init__(
+        self,
+        *,
+        database_url: str,
+        environment: Mapping[str, str],
+        folder: Path,
+        situations: Situations,
+    ) -> None:
+        self.database_url = database_url
+        self.environment = dict(environment)
+        self.folder = folder
+        self.situations = situations
+        self.tuning = small_tuning()
+        self.views: dict[int, RemoteView] = {}
+        self.submitted: dict[int, str] = {}
+        self.allowed: dict[str, str] = {}
+        self.planted: dict[tuple[int, str], dict[str, Any]] = {}
+        self.planted_on: dict[int, set[str]] = {}
+        self.known_objects: set[str] = set()
+        self.canaries: list[str] = []
+        self.concerned: list[int] = []
+        self.most_attempts = 60
+        self.rate_slack = 0.0
+        self.workers: list[Worker] = []
+        self._simulators: list[Simulator] = []
+        self._log = _Log()
+        Installation.objects.get_or_create(pk=1)
+
+    # --- who is there ---
+
+    def tenant(self, slug: str = "acme") -> Tenant:
+        """The tenant of that name."""
+        return Tenant.objects.get_or_create(slug=slug, defaults={"name": slug.title()})[0]
+
+    def canary(self) -> str:
+        """A new secret that must never show up anywhere."""
+        self.canaries.append(f"canary-{secrets.token_hex(10)}")
+        return self.canaries[-1]
+
+    def stand_in(self, *, witness: bool = True, **options: Any) -> StandIn:
+        """Start a Bitrix24 stand-in; it watches the database for I7 and I19 unless told not to."""
+        simulator = Simulator(witness=self.database_url if witness else None, **options).start()
+        self._simulators.append(simulator)
+        return StandIn(simulator, secret=self.canary(), witnessed=witness)
+
+    def connect(
+        self,
+        view: RemoteView,
+        account: str = "acme",
+        *,
+        tenant: str = "acme",
+        name: str = "",
+        numbers: Mapping[str, Any] | None = None,
+        limits: Mapping[str, Any] | None = None,
+        max_in_flight: int = 20,
+        **columns: Any,
+    ) -> Connection:
+        """A connection with small numbers and no rate limit (unless asked), and its gate.
+
+        `numbers` are over all actions (`{"max_exec": 1.0}`) or, with a name in it, per action.
+        """
+        given = dict(numbers or {})
+        per_action = {key: value for key, value in given.items() if isinstance(value, Mapping)}
+        common = {**NUMBERS, **{k: v for k, v in given.items() if k not in per_action}}
+        row = Connection.objects.create(
+            tenant=self.tenant(tenant),
+            name=name or f"{view.integration}-{account}-{len(self.views)}",
+            integration=view.integration,
+            account=account,
+            base_url=view.base_url(account),
+            secrets=credentials.seal(dict(view.secrets)),
+            networks="127.0.0.0/8",
+            numbers={"*": common, **per_action},
+            limits={"default": None} if limits is None else dict(limits),
+            max_in_flight=max_in_flight,
+            **columns,
+        )
+        gate.ensure(row)
+        self.views[row.pk] = view
+        return row
+
+    # --- what is asked for ---
+
+    def submit(
+        self,
+        connection: Connection,
+        action: str = "contact.create",
+        source_id: str = "1",
+        version: int = 1,
+        fields: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Submitted:
+        """Submit through the front door, and remember that it was acknowledged."""
+        given = CONTACT if fields is None else fields
+        if action.endswith(".delete") and fields is None:
+            given = {}
+        done = outbox.submit(
+            connection, action, source_id=source_id, version=version, fields=given, **more
+        )
+        self.acknowledged(done.operation_id, f"{action} {source_id} v{version}")
+        return done
+
+    def acknowledged(self, operation_id: int, what: str) -> None:
+        """Remember an operation somebody was told about (I2)."""
+        self.submitted.setdefault(operation_id, what)
+
+    def plant(
+        self, connection: Connection, view: StandIn, remote_ref: str, fields: Mapping[str, Any]
+    ) -> None:
+        """A person fills fields we do not own; they must stay (I13)."""
+        view.simulator.plant(int(remote_ref), dict(fields), connection.account)
+        self.planted.setdefault((connection.pk, remote_ref), {}).update(fields)
+        self.planted_on.setdefault(connection.pk, set()).add(remote_ref)
+
+    def allow(self, invariant: str, why: str) -> None:
+        """Leave an invariant out, because the test breaks the assumption it rests on; `why` says which."""
+        self.allowed[invariant] = why
+
+    # --- working ---
+
+    def drain(self, *, budget: float = 20.0, until_idle: bool = True, **options: Any) -> int:
+        """One drain in this process, until nothing is due."""
+        return Drain(
+            tuning=options.pop("tuning", self.tuning),
+            budget=budget,
+            until_idle=until_idle,
+            **options,
+        ).run()
+
+    def settle(self, seconds: float = 20.0, **options: Any) -> None:
+        """Work (here, or by waiting for the workers) until everything rests; raises `NotAtRest` (I21)."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if not any(worker.alive for worker in self.workers):
+                self.drain(budget=max(0.1, deadline - time.monotonic()), **options)
+            if not self.moving() and not self._remotes_busy():
+                return
+            if time.monotonic() >= deadline:
+                raise NotAtRest(self._still_moving(seconds))
+            time.sleep(0.05)
+
+    def _remotes_busy(self) -> bool:
+        return any(view.busy() for view in {id(v): v for v in self.views.values()}.values())
+
+    def _still_moving(self, seconds: float) -> str:
+        ids = Operation.objects.filter(state__in=_MOVING).values_list("pk", flat=True)[:3]
+        stories = "\n\n".join(as_text(as_dict(pk)) for pk in ids)
+        said = "\n".join(worker.said()[-1500:] for worker in self.workers)
+        return f"After {seconds:g} s not at rest: {dict(self.states())}\n{stories}\n{said}"
+
+    def work(self, count: int = 1, **environment: str) -> list[Worker]:
+        """Start worker processes with the world's numbers; killed at the end if nobody did."""
+        started = []
+        for _ in range(count):
+            output = self.folder / f"worker-{len(self.workers)}.log"
+            wanted = self.environment | environment_of(self.tuning) | environment
+            worker = Worker(wanted, output)
+            self.workers.append(worker)
+            started.append(worker)
+        return started
+
+    # --- what came of it ---
+
+    def operation(self, of: Submitted | int) -> Operation:
+        """The operation's row as it is now."""
+        return Operation.objects.get(pk=of if isinstance(of, int) else of.operation_id)
+
+    def state(self, of: Submitted | int) -> str:
+        """Its state's name."""
+        return self.operation(of).state
+
+    def states(self) -> Counter[str]:
+        """How many operations are in which state."""
+        return Counter(Operation.objects.values_list("state", flat=True))
+
+    def moving(self) -> int:
+        """How many operations do not rest yet."""
+        return Operation.objects.filter(state__in=_MOVING).count()
+
+    def wait_for(self, what: Any, seconds: float = 10.0, saying: str = "it") -> Any:
+        """Ask again and again until `what()` is true; its value. Raises `AssertionError` after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = what()
+            if found:
+                return found
+            if time.monotonic() >= deadline:
+                raise AssertionError(
+                    f"{saying} did not come true within {seconds:g} s: {dict(self.states())}\n"
+                    + "\n".join(worker.said()[-1500:] for worker in self.workers)
+                )
+            time.sleep(0.01)
+
+    def story(self, of: Submitted | int) -> str:
+        """What happened to an operation, in words."""
+        return as_text(as_dict(of if isinstance(of, int) else of.operation_id))
+
+    def outputs(self) -> Iterator[tuple[str, str]]:
+        """All that was logged or written, by place."""
+        yield "the log", "\n".join(self._log.lines)
+        for path in sorted(self.folder.glob("*.log")):
+            yield path.name, path.read_text(errors="replace")
+
+    # --- its end ---
+
+    def open(self) -> None:
+        """Begin to listen to the log."""
+        logging.getLogger().addHandler(self._log)
+
+    def end_workers(self) -> None:
+        """No worker outlives its test."""
+        for worker in self.workers:
+            if worker.alive:
+                worker.kill()
+
+    def close(self) -> None:
+        """Stop what was started."""
+        self.end_workers()
+        for simulator in self._simulators:
+            simulator.stop()
+        logging.getLogger().removeHandler(self._log)
+        database.close()
+
+
+class _Log(logging.Handler):
+    """Keeps every line as the hub's own formatter would write it."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
