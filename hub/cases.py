@@ -71,6 +71,13 @@ def open_case(
     raise RuntimeError(f"the case about {subject} {subject_id} could not be opened")
 
 
+def open_one(subject: str, subject_id: int) -> ReviewCase | None:
+    """The open case about a subject, if there is one."""
+    return ReviewCase.objects.filter(
+        subject=subject, subject_id=subject_id, closed_at__isnull=True
+    ).first()
+
+
 def close_case(subject: str, subject_id: int, *, by: str = "", now: datetime | None = None) -> bool:
     """Close the open case about a subject; True when there was one."""
     return bool(

@@ -103,6 +103,8 @@ class LaneShare:
     turn: int = 0
     """A running number: with few tokens every fifth goes to a look, so that neither side starves."""
     probe: bool = False
+    starved: bool = False
+    """More was wanted than there were tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ def _share_tokens(shares: Sequence[LaneShare], tokens: Tokens) -> None:
             share.looks = min(share.looks, kept)
         else:
             share.looks = min(share.looks, there)
+        share.starved = share.sends > there - share.looks
         share.sends = min(share.sends, there - share.looks)
         left[share.limit] = there - share.looks - share.sends
 
@@ -318,9 +321,9 @@ def _take(
             if not look
             else (Purpose.POLL if state is State.ACCEPTED else Purpose.CONSULT)
         )
-        one = Claimed(
-            *row[:4], state, *row[5:14], bool(row[14]), row[15], bool(row[16]), *row[17:26]
-        )
+        parts: list[Any] = list(row[:26])
+        parts[4], parts[14], parts[16] = state, bool(row[14]), bool(row[16])
+        one = Claimed(*parts)
         one.first_sent_at, one.last_byte_at, one.absent_since, one.created_at = map(
             moment, row[26:30]
         )

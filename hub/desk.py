@@ -18,12 +18,12 @@ from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError, IntegrityError, InterfaceError, connection, transaction
-from django.utils import timezone
 
-from hub import cases, claims, gate, moves, remote
+from hub import cases, claims, gate, moves, outbox, remote
 from hub.bell import CHANNEL
 from hub.claims import Claim, Claimed, LaneShare
-from hub.contract import Done, FailureKind, Looked, Seen, Unanswered
+from hub.contract import Candidate as SeenCandidate
+from hub.contract import Done, Seen
 from hub.models import Connection, Gate, Heartbeat, Installation, Operation
 from hub.models.gate import PauseKind
 from hub.models.review import Subject as CaseSubject
@@ -31,7 +31,7 @@ from hub.policy import Advice, Breath, Halt, Verdict
 from hub.redaction import Scrubber
 from hub.signals import confirmed
 from hub.sql import database_now, execute, is_postgres, rows, stamp
-from hub.states import Actor, Outcome, State
+from hub.states import Actor, State
 from hub.sweep import Sweeper
 from hub.tuning import Tuning
 
@@ -130,6 +130,7 @@ class Desk:
         self._next_beat = 0.0
         self._quarantine = 0
         self._quarantine_after = 0.0
+        self._tokens_at: float | None = None
         self._listening = False
         self._ending = False
         self._asleep = False
@@ -329,14 +330,17 @@ class Desk:
         if self._quarantine and (self.flight.in_flight or self.flight.queued):
             self._next_claim = clock + 0.01
             return  # nothing else may be in flight in this drain beside what has lost its worker before
+        self._tokens_at = None
         taken = self._claim_batch(clock)
         self._steps("claim.committed")
+        if self._tokens_at is not None:
+            self._next_claim = min(self._next_claim, clock + max(0.01, self._tokens_at))
         if self._quarantine:
             # As long again for the rest, so that neither waits for the other's end.
             self._quarantine = 0
             self._quarantine_after = self._clock() + 0.2
             self._next_claim = 0.0
-        elif taken:
+        elif taken and self._tokens_at is None:
             self._next_claim = 0.0
         if taken:
             self.idle_since = None
@@ -377,7 +381,11 @@ class Desk:
                         self._identity.token_base,
                         self._quarantine,
                     )
-                    return claims.claim(identity, shares, clock, now) if shares else []
+                    taken = claims.claim(identity, shares, clock, now) if shares else []
+                self._tokens_at = min(
+                    (1.0 / s.limit.rate for s in shares if s.starved and s.limit), default=None
+                )
+                return taken
             except IntegrityError:
                 # C2: a lower version was committed while another drain took the higher one. It has by now.
                 if attempt == 2:
@@ -524,13 +532,20 @@ class Desk:
         try:
             granted = gate.take_tokens(wanted, None if is_postgres() else self._now())
         except BaseException:
-            self._deliver(lambda: [wish.done(False) for wish in wishes] and None)
+            self._answer_tokens([(wish, False) for wish in wishes])
             raise
         answers: list[tuple[TokenWish, bool]] = []
         for wish in wishes:
             granted[wish.limit] -= 1
             answers.append((wish, granted[wish.limit] >= 0))
-        self._deliver(lambda: [wish.done(yes) for wish, yes in answers] and None)
+        self._answer_tokens(answers)
+
+    def _answer_tokens(self, answers: list[tuple[TokenWish, bool]]) -> None:
+        def tell() -> None:
+            for wish, granted in answers:
+                wish.done(granted)
+
+        self._deliver(tell)
 
     # --- settling ---
 
@@ -728,9 +743,7 @@ class Desk:
             gate.slow_down(ready.limits.values(), seconds, moment)
 
     def _replace(self, one: Result, now: datetime) -> None:
-        """An update of nothing becomes a create, a create of something an update: same version, same state (§13)."""
-        from hub import outbox
-
+        """An update of nothing becomes a create, a create of what exists an update: same version and state."""
         ready = self._remotes.get(one.item.connection_id)
         if ready is not None:
             outbox.replace(one.item.id, one.replace_with, ready.write(one.replace_with), now)
@@ -767,6 +780,11 @@ class Desk:
         elif state in (State.RETRY, State.RUNNING):
             self._sweeper.look_instead(row, now)
             self._rung = True
+        elif state is State.REVIEW:
+            case = cases.open_one(CaseSubject.OPERATION, row.pk)
+            if case is not None:
+                named = SeenCandidate(ref, matches=False)
+                cases.keep_candidates(case, [named], self._scrubber(row.connection_id), now)
         elif row.remote_ref and row.remote_ref != ref and row.yields_ref:
             cases.open_case(
                 CaseSubject.DUPLICATE,
@@ -823,16 +841,3 @@ class FollowUpFailed(Exception):
 
 _COMES_BACK = frozenset({State.PENDING, State.RETRY, State.UNCERTAIN, State.ACCEPTED})
 _NEEDS_A_CASE = frozenset({State.FAILED, State.REVIEW})
-
-__all__ = [
-    "Desk",
-    "Flight",
-    "FollowUpFailed",
-    "Looked",
-    "MarkWish",
-    "NotOurTime",
-    "Outcome",
-    "Result",
-    "TokenWish",
-]
-_ = (FailureKind, Unanswered, timezone)

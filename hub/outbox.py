@@ -7,7 +7,7 @@ create or update, coalescing and staleness are decided here (protocol §7, §12,
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,13 +15,13 @@ from typing import Any
 from django.db import connection as database
 from django.db import transaction
 
-from hub import bell, cases, keys, remote
+from hub import bell, cases, keys, moves, remote
 from hub.contract import BadPayload, Kind, Read, Write
 from hub.models import Connection, Installation, Operation
 from hub.models import Mapping as MappingRow
 from hub.models.review import Subject
 from hub.registry import UnknownAction, UnknownIntegration, effective
-from hub.sql import database_now, execute, rows, stamp
+from hub.sql import database_now, rows, stamp
 from hub.states import State
 
 
@@ -86,6 +86,7 @@ def submit(
     source_system: str = "hub",
     variant: str = "",
     correlation_id: str = "",
+    steps: Callable[[str], None] | None = None,
 ) -> Submitted:
     """Write one operation, or find the one that already stands for this intent.
 
@@ -98,9 +99,13 @@ def submit(
     try:
         with transaction.atomic():
             submitted = _write(intent)
+            if steps is not None:
+                steps("submit.inserted")
     except Drift as drift:
         _open_drift_case(intent, drift.operation_id)
         raise
+    if steps is not None:
+        transaction.on_commit(lambda: steps("submit.committed"))
     if submitted.fresh and submitted.state is State.PENDING:
         bell.ring_on_commit()
     return submitted
@@ -332,9 +337,7 @@ def _coalesce(intent: Intent, newer: int, now: datetime) -> None:
         ],
     )
     if found:
-        from hub.moves import unpark
-
-        unpark([row[0] for row in found])
+        moves.unpark([row[0] for row in found])
 
 
 def replace(operation_id: int, action: str, write: Write, now: datetime) -> int | None:
@@ -413,6 +416,3 @@ def _open_drift_case(intent: Intent, operation_id: int) -> None:
     # A connection of its own: on SQLite it waits for the caller's end, on PostgreSQL it need not. Not a daemon, so
     # that a process that ends right now still writes it.
     threading.Thread(target=elsewhere, name="drift-case").start()
-
-
-_ = execute

@@ -133,6 +133,17 @@ def describe(connection: Connection) -> Connector:
     return registry.make_connector(connection.integration, settings_of(connection), {})
 
 
+def declared(connection: Connection, action: str) -> Write:
+    """The declaration in force for a writing action, asked without opening any credential.
+
+    Raises `registry.UnknownIntegration` or `registry.UnknownAction`.
+    """
+    found = registry.effective(describe(connection), action, connection.numbers)
+    if not isinstance(found, Write):
+        raise registry.UnknownAction(f"{action!r} reads; only writing actions can be submitted.")
+    return degraded(found, connection.gate.degraded.get(action))
+
+
 def make(connection: Connection, *, mark: str, clock_jumped_at: datetime | None = None) -> Remote:
     """Make a connection ready. Raises `registry.UnknownIntegration` or `credentials.CannotOpen`."""
     secrets = credentials.open_sealed(connection.secrets, name=connection.name)
@@ -216,7 +227,7 @@ async def read_through(
     while not isinstance(step, Returned):
         refuse_write(steps, step)
         step = await one_read(remote, wire, steps, step, max_send, guard)
-    return step.value  # type: ignore[no-any-return]
+    return step.value
 
 
 def refuse_write(steps: Steps[Any], call: Call) -> None:

@@ -118,15 +118,7 @@ def _is_advised(name: str, advice: str | None, operation: Operation) -> bool:
 
 def _declared(operation: Operation) -> Write | None:
     try:
-        connector = remote.describe(operation.connection)
-        from hub.registry import effective
-
-        found = effective(connector, operation.action, operation.connection.numbers)
-        if not isinstance(found, Write):
-            return None
-        from hub.policy import degraded
-
-        return degraded(found, operation.connection.gate.degraded.get(operation.action))
+        return remote.declared(operation.connection, operation.action)
     except (UnknownIntegration, UnknownAction):
         return None
 
@@ -277,6 +269,7 @@ def act(
     seen_token: int,
     remote_ref: str = "",
     wire: Callable[[], Wire] = Wire,
+    steps: Callable[[str], None] | None = None,
 ) -> Decided:
     """Carry out one decision, or refuse it; both are recorded.
 
@@ -320,6 +313,8 @@ def act(
     if not decided.done:
         _record(record, decided)
         return decided
+    if steps is not None:
+        steps("decide.committed")
     bell.ring()
     return decided
 

@@ -7,20 +7,21 @@ A lapsed `sent` never becomes plainly claimable.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
 
-from hub import cases, gate, moves
-from hub.contract import Candidate as SeenCandidate
-from hub.contract import Kind, Lapsed, Looked, SafetyClass, Write
+from hub import cases, gate, moves, remote
+from hub.contract import Kind, Lapsed, SafetyClass, Write
 from hub.http import boottime
-from hub.models import Attempt, Gate, Installation, Operation
+from hub.models import Gate, Installation, Operation
+from hub.models.gate import Breaker
 from hub.moves import Settlement, Subject
-from hub.policy import Facts, Verdict, decide, inherit
+from hub.policy import Advice, Facts, Verdict, decide, inherit
 from hub.redaction import Scrubber
-from hub.registry import UnknownAction
+from hub.registry import UnknownAction, UnknownIntegration
 from hub.remote import Remote
 from hub.sql import database_now, is_postgres
 from hub.states import Actor, Purpose, State
@@ -147,8 +148,7 @@ class Sweeper:
         limits = self.tuning.limits
         moved = 0
         gates = {
-            g.pk: g
-            for g in Gate.objects.filter(paused_at__isnull=True, connection_id__in=list(remotes))
+            g.pk: g for g in Gate.objects.filter(paused_at__isnull=True, breaker=Breaker.CLOSED)
         }
         oldest = {
             State.UNCERTAIN: limits.uncertain_max,
@@ -316,15 +316,18 @@ class Sweeper:
     def _rows(self, query: Any) -> list[Operation]:
         if is_postgres():
             query = query.select_for_update(skip_locked=True, of=("self",))
-        return list(query.defer("payload")[:BATCH])
+        return list(
+            query.defer("payload").select_related("connection__tenant", "connection__gate")[:BATCH]
+        )
 
     def _action(self, row: Operation, remotes: Mapping[int, Remote]) -> Write | None:
         ready = remotes.get(row.connection_id)
-        if ready is None:
-            return None
         try:
-            return ready.write(row.action)
-        except UnknownAction:
+            if ready is not None:
+                return ready.write(row.action)
+            # Its credentials may not open just now; what the action declares needs none.
+            return remote.declared(row.connection, row.action)
+        except (UnknownAction, UnknownIntegration):
             return None
 
     def _orphan(self, row: Operation) -> Settlement:
@@ -441,15 +444,11 @@ class Sweeper:
 
 
 def _at_lapse(facts: Facts, since: float) -> Facts:
-    from dataclasses import replace
-
     return replace(facts, since_last=since)
 
 
 def _too_long(facts: Facts, tuning: Tuning) -> Verdict:
     """Rows 16 and 19: it has waited too long, so a person takes over."""
-    from hub.policy import Advice
-
     text = {
         State.UNCERTAIN: "It could not be found out in time.",
         State.ACCEPTED: "The job has not ended in time.",
@@ -463,6 +462,3 @@ def _too_long(facts: Facts, tuning: Tuning) -> Verdict:
         advice=Advice.LOOK_AGAIN if facts.doubt else Advice.RETRY,
         assumption="A3" if facts.state is State.UNCERTAIN and facts.action.max_exec is None else "",
     )
-
-
-_ = (Attempt, Looked, SeenCandidate)

@@ -5,6 +5,8 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from hub.models.gate import Gate
+
 
 class Connection(models.Model):
     """Settings only. What workers write while it runs (pause, breaker, tokens) lives in its gate and buckets,
@@ -44,6 +46,11 @@ class Connection(models.Model):
 
     def __str__(self) -> str:
         return self.label or self.name
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """Save; a new connection gets its gate with it, so that it can never be claimed without one."""
+        super().save(*args, **options)
+        Gate.objects.get_or_create(connection=self)
 
     def allowed_networks(self) -> tuple[str, ...]:
         """The private networks this connection may reach besides public addresses."""
