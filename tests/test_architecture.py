@@ -66,7 +66,8 @@ ROWS: dict[str, frozenset[str]] = {
             "sweep",
         }
     ),
-    EDGES: frozenset({"tasks", "management", "site", "admin", "panel", "api", "urls", "checks"}),
+    EDGES: frozenset({"tasks", "management", "site", "admin", "panel", "api", "urls", "checks",
+                      "health_views"}),
     FRAME: frozenset({"settings", "wsgi", "apps"}),
     SHIPPED_TESTS: frozenset({"testing"}),
 }

@@ -51,7 +51,7 @@ def start(
         stdin=stdin,
         cwd=folder,
         start_new_session=True,
-        preexec_fn=before_exec,  # noqa: PLW1509 - this process has one thread when it starts others
+        preexec_fn=before_exec,
     )
 
 
