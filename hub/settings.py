@@ -203,7 +203,7 @@ WSGI_APPLICATION = "hub.wsgi.application"
 INTEGRATIONS: list[str] = ["integrations.bitrix24", "integrations.probe"]
 INSTALLED_APPS = [
     "hub",
-    "django.contrib.admin",
+    "hub.site.HubAdminConfig",  # Django's admin, with our site
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -250,6 +250,8 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 LOGIN_URL = "admin:login"
+# A report says where it happened, never with which values: some of them are credentials.
+DEFAULT_EXCEPTION_REPORTER_FILTER = "hub.panel.reports.NoValues"
 
 # --- language and time ----------------------------------------------------------------------------
 

@@ -1,0 +1,197 @@
+"""What all lists of the admin share: they only read, and they never count or sort a whole table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from django.contrib import admin
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from hub.models import Connection, Tenant
+from hub.panel import words
+from hub.registry import UnknownIntegration, integrations
+from hub.sql import database_now
+
+SEE_VALUES = "hub.decide_case"
+"""Who settles cases must compare values; nobody else sees payloads and what was read at remotes."""
+
+COUNTED = 5_000
+"""Rows a list counts to, and pages through; beyond it a filter or a search is the way."""
+
+
+class CappedPaginator(Paginator):
+    """Counts no further than `COUNTED`: a full count of ten million rows takes seconds."""
+
+    @cached_property
+    def count(self) -> int:
+        rows = self.object_list
+        if not isinstance(rows, QuerySet):
+            return len(rows)
+        return rows.order_by().values("pk")[:COUNTED].count()
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):
+    """Rows that only the engine writes.
+
+    `values` names what holds personal data (see `SEE_VALUES`).
+    """
+
+    paginator = CappedPaginator
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 50
+    list_max_show_all = 200
+    ordering = ("-pk",)
+    sortable_by = ()
+    actions = None
+    values: tuple[str, ...] = ()
+    heavy: tuple[str, ...] = ()
+    """Columns no list loads."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request)
+        match = request.resolver_match
+        # The page of one row shows all its columns; every other use is a list.
+        if self.heavy and not (match and match.url_name and match.url_name.endswith("_change")):
+            rows = rows.defer(*self.heavy)
+        return rows
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        fields = super().get_fields(request, obj)
+        if request.user.has_perm(SEE_VALUES):
+            return fields
+        return [name for name in fields if name not in self.values]
+
+
+def json_cell(text: str) -> str:
+    """Stored JSON, laid out to be read; other text as it is."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False, indent=2)
+    except ValueError:
+        return text
+
+
+def preformatted(text: str) -> SafeString:
+    """A block of text that keeps its lines."""
+    return format_html('<pre class="hub-pre">{}</pre>', text)
+
+
+def lines(texts: Sequence[str]) -> SafeString:
+    """Texts below each other."""
+    return format_html_join("", "<div>{}</div>", ((text,) for text in texts))
+
+
+# --- filters --------------------------------------------------------------------------------------
+
+Lookups = list[tuple[str, Any]]
+
+
+class TenantFilter(admin.SimpleListFilter):
+    """Whose data it is."""
+
+    title = _("tenant")
+    parameter_name = "tenant"
+    path = "tenant_id"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
+        return [(str(pk), name) for pk, name in Tenant.objects.values_list("pk", "name")]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value() or ""
+        return rows.filter(**{self.path: int(value)}) if value.isdecimal() else rows
+
+
+class ConnectionFilter(admin.SimpleListFilter):
+    """Which connection it is about."""
+
+    title = _("connection")
+    parameter_name = "connection"
+    path = "connection_id"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
+        return [(str(pk), name) for pk, name in Connection.objects.values_list("pk", "name")]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value() or ""
+        return rows.filter(**{self.path: int(value)}) if value.isdecimal() else rows
+
+
+class ActionFilter(admin.SimpleListFilter):
+    """What was meant; the choices are what installed integrations declare, so no table is searched
+    for them.
+    """
+
+    title = _("action")
+    parameter_name = "action"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
+        names: set[str] = set()
+        for config in integrations():
+            try:
+                names |= set(config.connector_class().actions)
+            except UnknownIntegration:
+                continue
+        return [(name, name) for name in sorted(names)]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.filter(action=self.value()) if self.value() else rows
+
+
+class ReasonFilter(admin.SimpleListFilter):
+    """Why it stands where it stands."""
+
+    title = _("reason")
+    parameter_name = "reason"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
+        return sorted(
+            ((code, text) for code, text in words.REASONS.items()), key=lambda pair: str(pair[1])
+        )
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.filter(reason_code=self.value()) if self.value() else rows
+
+
+AGES: list[tuple[str, str | Promise, timedelta]] = [
+    ("1m", _("more than 1 minute"), timedelta(minutes=1)),
+    ("15m", _("more than 15 minutes"), timedelta(minutes=15)),
+    ("1h", _("more than 1 hour"), timedelta(hours=1)),
+    ("1d", _("more than 1 day"), timedelta(days=1)),
+    ("7d", _("more than 7 days"), timedelta(days=7)),
+]
+
+
+class AgeFilter(admin.SimpleListFilter):
+    """For how long."""
+
+    title = _("since")
+    parameter_name = "age"
+    path = "state_since"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
+        return [(code, text) for code, text, _length in AGES]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        for code, _text, length in AGES:
+            if code == self.value():
+                return rows.filter(**{f"{self.path}__lt": database_now() - length})
+        return rows

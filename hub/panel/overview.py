@@ -1,0 +1,126 @@
+"""The overview: what waits, for whom, since when, why; and whether anything moves at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Min, OuterRef, Q, Subquery
+from django.http import HttpRequest
+
+from hub.models import Connection, Heartbeat, Installation, Operation, ReviewCase
+from hub.models.operation import CLAIMABLE, CLOSED, STATE_LABELS
+from hub.panel import words
+from hub.panel.connection import gate_words
+from hub.sql import database_now, is_postgres, rows
+
+COUNTED = 100_000
+"""Rows of one state that are counted; more are shown as "100,000+"."""
+BEAT_LATE = timedelta(seconds=30)
+PROBE_LATE = timedelta(minutes=3)
+FORGET = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many operations are in a state."""
+
+    state: str
+    label: Any
+    means: str
+    count: int
+    more: bool
+
+
+def figures(request: HttpRequest) -> dict[str, Any]:
+    """All the overview shows, by queries that small indexes answer."""
+    now = database_now()
+    connections = _connections(now)
+    dues = [one["due_since"] for one in connections if one["due_since"] is not None]
+    oldest = min(dues) if dues else None
+    installation = Installation.objects.filter(pk=1).first()
+    probe = installation.exchange_at if installation else None
+    return {
+        "now": now,
+        "tallies": [_tally(state, label) for state, label in STATE_LABELS if state not in CLOSED],
+        "about_all": _about_all(),
+        "oldest_due": oldest,
+        "cases": _cases(),
+        "connections": connections,
+        "drains": [
+            {"row": one, "late": now - one.beat_at > BEAT_LATE}
+            for one in Heartbeat.objects.filter(beat_at__gt=now - FORGET).order_by("-beat_at")[:20]
+        ],
+        "probe_at": probe,
+        "probe_late": probe is None or now - probe > PROBE_LATE,
+        "installation": installation,
+    }
+
+
+def _tally(state: str, label: Any) -> Tally:
+    # The condition of the index is repeated, so that both databases use it.
+    waiting = Operation.objects.filter(~Q(state__in=CLOSED), state=state)
+    count = waiting.order_by().values("pk")[: COUNTED + 1].count()
+    return Tally(
+        state,
+        label,
+        words.state_means(state, doubt=False),
+        min(count, COUNTED),
+        count > COUNTED,
+    )
+
+
+def _about_all() -> int:
+    """About how many operations there are; an exact count of ten million takes seconds."""
+    if is_postgres():
+        found = rows(
+            "SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass",
+            [Operation._meta.db_table],
+        )
+        if found and found[0][0] >= 1_000:
+            return int(found[0][0])
+        return Operation.objects.order_by().values("pk")[:COUNTED].count()
+    return int(Operation.objects.order_by("-pk").values_list("pk", flat=True).first() or 0)
+
+
+def _cases() -> list[dict[str, Any]]:
+    """Open cases by reason, the oldest first."""
+    found = (
+        ReviewCase.objects.filter(closed_at__isnull=True)
+        .order_by()
+        .values("reason_code")
+        .annotate(number=Count("pk"), oldest=Min("opened_at"))
+        .order_by("oldest")
+    )
+    return [{**one, "words": words.reason(one["reason_code"])} for one in found]
+
+
+def _connections(now: datetime) -> list[dict[str, Any]]:
+    """Each connection in use: its gate, its oldest due operation, its last trouble."""
+    mine = Operation.objects.filter(connection=OuterRef("pk")).order_by()
+    due = mine.filter(state__in=CLAIMABLE, parked=False, next_at__lte=now).order_by("next_at", "pk")
+    troubled = ReviewCase.objects.filter(
+        connection=OuterRef("pk"), closed_at__isnull=True
+    ).order_by("-opened_at", "-pk")
+    found = (
+        Connection.objects.filter(retired_at__isnull=True)
+        .select_related("tenant", "gate")
+        .defer("secrets")
+        .annotate(
+            due_since=Subquery(due.values("next_at")[:1]),
+            trouble_code=Subquery(troubled.values("reason_code")[:1]),
+            trouble_at=Subquery(troubled.values("opened_at")[:1]),
+        )
+        .order_by("name")
+    )
+    return [
+        {
+            "row": one,
+            "gate": gate_words(one),
+            "due_since": one.due_since,
+            "trouble": words.reason(one.trouble_code) if one.trouble_code else "",
+            "trouble_at": one.trouble_at,
+        }
+        for one in found
+    ]
