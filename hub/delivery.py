@@ -444,7 +444,7 @@ class Work:
         try:
             if self._looks_before_repeat():
                 found = await self._read(self.remote.connector.find(request))
-                if found.candidates:
+                if _speaks_against_repeat(write.kind, found):
                     return self._decided(found)
             steps = self.remote.connector.send(request)
             prepared = await self._prepare(steps)
