@@ -187,11 +187,11 @@ def test_frozen_with_the_request_in_the_send_buffer() -> None:
 
 def _given_up(connection: socket.socket, seconds: float) -> bool:
     """Wait until the kernel has given up the other end; nobody tells us so over the network."""
-    port = f":{connection.getpeername()[1]:04X}"
+    ends = f":{connection.getpeername()[1]:04X}", f":{connection.getsockname()[1]:04X}"
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if not any(line.split()[1].endswith(port) for line in lines):
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        if not any(line[1].endswith(ends[0]) and line[2].endswith(ends[1]) for line in lines):
             return True
         time.sleep(0.05)
     return False
