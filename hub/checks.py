@@ -57,10 +57,14 @@ def _wrong_lease() -> Iterator[str]:
     # Two margins around the call, and at least as much again to prepare it: with less, most claims
     # would lapse unsent.
     if margin <= 0:
-        yield f"HUB_MARGIN is {margin:g} s: set it above 0, above the pauses your hosts are known for."
+        yield (
+            f"HUB_MARGIN is {margin:g} s: set it above 0, above the pauses your hosts are known "
+            f"for."
+        )
     if addend < 3 * margin or addend <= 0:
         yield (
-            f"HUB_LEASE_ADDEND is {addend:g} s, but a lease has to outlast its call by preparation and two margins: "
+            f"HUB_LEASE_ADDEND is {addend:g} s, but a lease has to outlast its call by "
+            "preparation and two margins: "
             f"set it to {3 * margin:g} s or more, or lower HUB_MARGIN ({margin:g} s)."
         )
 
@@ -72,8 +76,10 @@ def _wrong_cluster(longest: dict[str, float]) -> Iterator[str]:
     need = settings.HUB_DRAIN_BUDGET + most + SETTLE
     if need >= timeout:
         yield (
-            f"HUB_TASK_TIMEOUT is {timeout} s, but a drain may take {need:g} s (budget {settings.HUB_DRAIN_BUDGET:g}, "
-            f"longest call {most:g} of {where}, settle {SETTLE:g}): raise it, or shorten the budget or the call."
+            f"HUB_TASK_TIMEOUT is {timeout} s, but a drain may take {need:g} s (budget "
+            f"{settings.HUB_DRAIN_BUDGET:g}, "
+            f"longest call {most:g} of {where}, settle {SETTLE:g}): raise it, or shorten the "
+            "budget or the call."
         )
     if timeout >= retry:
         yield (
@@ -83,7 +89,8 @@ def _wrong_cluster(longest: dict[str, float]) -> Iterator[str]:
     cycle = settings.Q_CLUSTER.get("guard_cycle", 0.5)
     if cycle not in GUARD_CYCLES:
         yield (
-            f"Q_CLUSTER guard_cycle is {cycle}: set it to 0.5 or 1. Django-Q2 counts a hung worker's time down in such "
+            f"Q_CLUSTER guard_cycle is {cycle}: set it to 0.5 or 1. Django-Q2 counts a hung "
+            "worker's time down in such "
             "steps and ends it only when it meets 0 exactly."
         )
 
@@ -97,7 +104,10 @@ def _wrong_action(name: str, action: str, found: Action) -> Iterator[str]:
     for number in ("max_exec", "index_lag", "key_ttl"):
         value = getattr(found, number)
         if value is not None and not (math.isfinite(value) and value >= 0):
-            yield f"{where}: {number} is {value}, set it to seconds of 0 or more, or leave it unknown."
+            yield (
+                f"{where}: {number} is {value}, set it to seconds of 0 or more, or leave it "
+                f"unknown."
+            )
 
 
 def _declared_longest() -> dict[str, float]:
@@ -162,7 +172,8 @@ def workers(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
     if database["ENGINE"].endswith("sqlite3") and settings.HUB_WORKERS > 1:
         found.append(
             Warning(
-                f"HUB_WORKERS is {settings.HUB_WORKERS} on SQLite: more than one worker slows all of them down.",
+                f"HUB_WORKERS is {settings.HUB_WORKERS} on SQLite: more than one worker slows "
+                "all of them down.",
                 hint="Set it to 1, or use PostgreSQL.",
                 id="hub.W001",
             )
@@ -178,7 +189,8 @@ def workers(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
     if settings.HUB_WATCHDOG_BEAT_AGE < 3 * 2.0:
         found.append(
             Warning(
-                f"HUB_WATCHDOG_BEAT_AGE is {settings.HUB_WATCHDOG_BEAT_AGE:g} s, but a drain beats every 2 s.",
+                f"HUB_WATCHDOG_BEAT_AGE is {settings.HUB_WATCHDOG_BEAT_AGE:g} s, but a drain "
+                "beats every 2 s.",
                 hint="Set it to 6 or more, or healthy workers are restarted.",
                 id="hub.W002",
             )
@@ -209,7 +221,8 @@ def _forgetful() -> list[CheckMessage]:
         off = {name: str(rows(f"SHOW {name}")[0][0]) for name in ("synchronous_commit", "fsync")}
         return [
             Error(
-                f"PostgreSQL runs with {name} = off: a crash may forget a marker whose request has left.",
+                f"PostgreSQL runs with {name} = off: a crash may forget a marker whose request "
+                "has left.",
                 hint=f"Set {name} = on for this database.",
                 id="hub.E011",
             )
@@ -231,7 +244,8 @@ def _forgetful() -> list[CheckMessage]:
     if level < 2:
         found.append(
             Error(
-                f"SQLite runs with synchronous = {level}: power loss may forget a marker whose request has left.",
+                f"SQLite runs with synchronous = {level}: power loss may forget a marker whose "
+                "request has left.",
                 hint="Leave init_command of the options as shipped (PRAGMA synchronous=FULL).",
                 id="hub.E013",
             )
@@ -283,16 +297,24 @@ def production(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
     if settings.HUB_LOCAL:
         found.append(
             Error(
-                "This is a local run: keys are generated in HUB_HOME, cookies travel over plain HTTP.",
-                hint="Set HUB_LOCAL=0, HUB_SECRET_KEY, HUB_CREDENTIAL_KEYS, HUB_ALLOWED_HOSTS and DATABASE_URL.",
+                "This is a local run: keys are generated in HUB_HOME, cookies travel over plain "
+                "HTTP.",
+                hint=(
+                    "Set HUB_LOCAL=0, HUB_SECRET_KEY, HUB_CREDENTIAL_KEYS, HUB_ALLOWED_HOSTS and "
+                    "DATABASE_URL."
+                ),
                 id="hub.E020",
             )
         )
     elif _generated_keys():
         found.append(
             Error(
-                f"HUB_SECRET_KEY or HUB_CREDENTIAL_KEYS is one that a local run generated in {settings.HUB_HOME}.",
-                hint="Make keys of your own for production, and keep them where your other secrets are.",
+                "HUB_SECRET_KEY or HUB_CREDENTIAL_KEYS is one that a local run generated in "
+                f"{settings.HUB_HOME}.",
+                hint=(
+                    "Make keys of your own for production, and keep them where your other "
+                    "secrets are."
+                ),
                 id="hub.E021",
             )
         )

@@ -51,7 +51,7 @@ def drains(
 
 
 def forget_drains(older: float, *, now: datetime | None = None) -> int:
-    """Remove heartbeats that stopped so many seconds ago; a drain that ends well removes its own."""
+    """Remove heartbeats that stopped so many seconds ago ; a good end removes its own."""
     now = now or database_now()
     return Heartbeat.objects.filter(beat_at__lt=now - timedelta(seconds=older)).delete()[0]
 
@@ -167,7 +167,9 @@ def ensure_probe(url: str = "") -> Connection:
                     "account": "self",
                     "base_url": url,
                     # The probe never leaves the installation: its own network has to be allowed.
-                    "networks": "127.0.0.0/8 ::1/128 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fd00::/8",
+                    "networks": (
+                        "127.0.0.0/8 ::1/128 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fd00::/8"
+                    ),
                 },
             )[0]
     elif found.base_url != url:

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
-from django_q.models import Failure, Schedule
+from django_q.models import Failure, OrmQ, Schedule
 
 from hub import bell, checks, credentials, health, outbox, remote
 from hub.contract import BadPayload
@@ -77,11 +77,25 @@ def chores() -> None:
             log.warning("chore %s: %s: %s", work.__name__, type(error).__name__, error)
 
 
+def forget_taken() -> None:
+    """Remove wake-ups that a killed cluster had taken long ago, before they come back one by one.
+
+    A cluster that still holds one of them in its memory runs it all the same.
+    """
+    task_timeout, retry = settings.Q_CLUSTER["timeout"], settings.Q_CLUSTER["retry"]
+    now = timezone.now()
+    taken_before = now + timedelta(seconds=retry - 2 * task_timeout)
+    for row in OrmQ.objects.filter(lock__gt=now, lock__lt=taken_before):
+        if row.func() in (bell.DRAIN, TICK):  # another app's tasks are none of our business
+            row.delete()
+
+
 def throw_away() -> None:
     """Django-Q2 never prunes its failures, and a killed drain cannot remove its heartbeat."""
     old = timezone.now() - KEEP_FAILURES
     Failure.objects.filter(stopped__lt=old).delete()
     health.forget_drains(FORGET_DRAINS)
+    forget_taken()
 
 
 def sweep_once() -> int:
@@ -110,7 +124,7 @@ def ready_remotes() -> dict[int, Remote]:
 
 
 def refuse_wrong_times() -> None:
-    """Raise `ImproperlyConfigured` when leases, calls and time-outs do not nest (protocol §6, F23)."""
+    """Raise `ImproperlyConfigured` when leases, calls and time-outs do not nest (F23)."""
     wrong = checks.wrong_times()
     if wrong:
         raise ImproperlyConfigured(" ".join(wrong))

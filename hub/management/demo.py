@@ -164,7 +164,7 @@ def _ensure_login(name: str, secret: str) -> bool:
 
 
 def _permissions(name: str) -> list[Permission]:
-    """What a role may do where no group says it: everyone reads, agents and seniors decide cases."""
+    """What a role may do where no group says it: all read, agents and seniors decide."""
     wanted = list(
         Permission.objects.filter(content_type__app_label="hub", codename__startswith="view_")
     )

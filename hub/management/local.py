@@ -72,7 +72,8 @@ class Lock:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
             raise Occupied(
-                f"The hub already runs here: {note or 'no details'}. Stop that one first (Ctrl-C in "
+                f"The hub already runs here: {note or 'no details'}. Stop that one first (Ctrl-C "
+                "in "
                 f"its terminal), or set HUB_HOME and HUB_PORT to run a second one beside it."
             ) from None
         file.seek(0)
@@ -100,9 +101,12 @@ def claim_ports(ports: Mapping[int, str], patience: float) -> None:
             return
         if time.monotonic() >= end:
             said = " and ".join(f"port {port} (for {what})" for port, what in taken.items())
+            verb = "is" if len(taken) == 1 else "are"
             raise Occupied(
-                f"{said} is taken by another program. Set HUB_PORT to another number: the web takes "
-                f"that one, the stand-in the next. For example: HUB_PORT={settings.HUB_PORT + 100} make run"
+                f"{said} {verb} taken by another program. Set HUB_PORT to another number: the web "
+                "takes "
+                "that one, the stand-in the next. For example: "
+                f"HUB_PORT={settings.HUB_PORT + 100} make run"
             )
         time.sleep(0.2)
 
@@ -148,22 +152,26 @@ class Child:
 
 
 def children() -> list[Child]:
-    """Stand-in, web, workers, story: in the order they start; they stop in an order of their own."""
+    """Stand-in, web, workers, story: in the order they start (stopping has its own)."""
     python, manage = sys.executable, str(Path(settings.BASE_DIR) / "manage.py")
     port, home = settings.HUB_PORT, Path(settings.HUB_HOME)
     return [
         Child(
             "stand-in",
-            [python, "-m", "integrations.bitrix24.simulator", "--port", str(port + 1)]
-            + ["--state", str(home / "bitrix24.json"), "--until-stdin-closes"],
+            [
+                *(python, "-m", "integrations.bitrix24.simulator", "--until-stdin-closes"),
+                *("--port", str(port + 1), "--state", str(home / "bitrix24.json")),
+            ],
             patience=3.0,
             ends_with_stdin=True,
         ),
         Child(
             "web",
-            [python, "-m", "gunicorn", "hub.wsgi", "--bind", f"127.0.0.1:{port}"]
-            + ["--workers", "1", "--threads", "4", "--graceful-timeout", "2"]
-            + ["--log-level", "warning", "--no-control-socket"],
+            [
+                *(python, "-m", "gunicorn", "hub.wsgi", "--bind", f"127.0.0.1:{port}"),
+                *("--workers", "1", "--threads", "4", "--graceful-timeout", "2"),
+                *("--log-level", "warning", "--no-control-socket"),
+            ],
             patience=3.0,
         ),
         Child("workers", [python, manage, "hub_run", "--look-every", "2"], patience=15.0),

@@ -240,7 +240,8 @@ class Supervisor:
             return True
         if epochs[0] < self._epoch:
             self._say(
-                f"the database is at epoch {epochs[0]}, but this supervisor has seen {self._epoch}: it was restored. "
+                f"the database is at epoch {epochs[0]}, but this supervisor has seen "
+                f"{self._epoch}: it was restored. "
                 "Run manage.py hub_restored, then start the workers again"
             )
             return False

@@ -7,15 +7,20 @@ import time
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
 
+from hub import tasks
 from hub.delivery import Drain
 from hub.models import Operation
 from hub.states import MOVING
 
 
 class Command(BaseCommand):
-    help = "Work until nothing is due; with --rest SECONDS, until everything is at rest or that time is over."
+    help = (
+        "Work until nothing is due; with --rest SECONDS, until everything is at rest or that time "
+        "is over."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--budget", type=float, default=3600.0, help="seconds at most")
@@ -25,8 +30,12 @@ class Command(BaseCommand):
         parser.add_argument("--forever", action="store_true", help="stay until stopped")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            tasks.refuse_wrong_times()
+        except ImproperlyConfigured as error:
+            raise CommandError(f"Nothing is started: {error}") from None
         end = time.monotonic() + (options["rest"] or 0.0)
-        stopped = []
+        stopped: list[int] = []
         total = 0
         while True:
             drain = Drain(
@@ -34,7 +43,12 @@ class Command(BaseCommand):
                 until_idle=not options["forever"],
                 signals=True,
             )
-            signal.signal(signal.SIGINT, lambda *_: (stopped.append(1), drain.stop()))
+
+            def stop(*_: Any, drain: Drain = drain) -> None:
+                stopped.append(1)
+                drain.stop()
+
+            signal.signal(signal.SIGINT, stop)
             total += drain.run()
             if stopped or drain.stopping or options["forever"] or options["rest"] is None:
                 break
