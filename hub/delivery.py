@@ -895,6 +895,13 @@ class Work:
         )
 
 
+def _speaks_against_repeat(kind: Kind, found: Looked) -> bool:
+    """Whether a look before a repeat found the effect; the object of a change is there anyway."""
+    if kind is Kind.UPDATE:
+        return any(one.matches for one in found.candidates)
+    return kind is not Kind.DELETE and bool(found.candidates)
+
+
 def _key_life_left(write: Write, facts: Facts) -> float | None:
     """How long a repeat by key may still be claimed, in seconds; None when no key has to live."""
     if write.safety not in (SafetyClass.A, SafetyClass.A_LOOK) or write.key_ttl is None:
