@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hub import registry
+from tests import harness
 from tests.harness import audit
+from tests.harness.apps import TestRemoteConfig
 from tests.harness.invariants import check_invariants
 from tests.harness.sometimes import Situations
 from tests.harness.world import World
@@ -28,12 +31,17 @@ def world(
     tmp_path: Path,
     situations: Situations,
     request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
     """A world with nothing in it. After the test, all invariants are checked; a failure there fails the test."""
+    # In this process the tests' integration is added by hand; workers get it by their settings.
+    installed = registry.integrations()
+    mine = TestRemoteConfig("tests.harness", harness)
+    monkeypatch.setattr(registry, "integrations", lambda: [*installed, mine])
     audit.install()
     made = World(
         database_url=database_url,
-        environment=hub_environment,
+        environment=hub_environment | {"DJANGO_SETTINGS_MODULE": "tests.harness.settings"},
         folder=tmp_path,
         situations=situations,
     )

@@ -21,6 +21,7 @@ from hub.states import MOVING
 from hub.story import as_dict, as_text
 from hub.tuning import Tuning
 from integrations.bitrix24.simulator.client import Simulator
+from tests.harness.remote import FakeRemote, witness
 from tests.harness.sometimes import Situations
 from tests.harness.views import RemoteView, StandIn
 from tests.harness.workers import Worker
@@ -99,6 +100,7 @@ class World:
         self.rate_slack = 0.0
         self.workers: list[Worker] = []
         self._simulators: list[Simulator] = []
+        self._remotes: list[FakeRemote] = []
         self._log = _Log()
         Installation.objects.get_or_create(pk=1)
 
@@ -118,6 +120,13 @@ class World:
         simulator = Simulator(witness=self.database_url if witness else None, **options).start()
         self._simulators.append(simulator)
         return StandIn(simulator, secret=self.canary(), witnessed=witness)
+
+    def fake_remote(self, *, watched: bool = True) -> FakeRemote:
+        """Start a remote for the actions of every class (`classes.py`); it checks I7 unless told not to."""
+        look = witness(self.database_url) if watched else None
+        made = FakeRemote(secret=self.canary(), look=look).start()
+        self._remotes.append(made)
+        return made
 
     def connect(
         self,
@@ -294,6 +303,8 @@ class World:
         self.end_workers()
         for simulator in self._simulators:
             simulator.stop()
+        for remote in self._remotes:
+            remote.stop()
         logging.getLogger().removeHandler(self._log)
         database.close()
 
