@@ -339,11 +339,20 @@ class BadPayload(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """No answer. `nothing_left` is certain knowledge that no byte of ours left."""
+    """No answer, or one that proves nothing. `nothing_left` is certain knowledge that no byte of
+    ours left.
+
+    `status` is set where an answer came; `retry_after` in seconds, already clamped: the earliest
+    time for whatever comes next. `replayed` says that the remote gave back what it had stored under
+    our key.
+    """
 
     text: str
     nothing_left: bool = False
     kind: FailureKind | None = None
+    status: int | None = None
+    retry_after: float | None = None
+    replayed: bool = False
 
 
 class Conflict(StrEnum):
@@ -358,7 +367,10 @@ class Conflict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The remote answered and refused. `retry_after` in seconds, already clamped, or None."""
+    """The remote answered and refused. `retry_after` in seconds, already clamped, or None.
+
+    `replayed` says that the remote gave back what it had stored under our key.
+    """
 
     error: ErrorClass
     text: str = ""
@@ -366,6 +378,7 @@ class Refused:
     status: int | None = None
     retry_after: float | None = None
     conflict: Conflict = Conflict.OTHER
+    replayed: bool = False
 
 
 class Echo(StrEnum):

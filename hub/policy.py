@@ -37,7 +37,7 @@ from hub.contract import (
     Unanswered,
     Write,
 )
-from hub.states import ErrorClass, Outcome, State
+from hub.states import CLAIMABLE, ErrorClass, Outcome, State
 
 
 class Advice(StrEnum):
@@ -109,6 +109,8 @@ class Facts:
     clock_jumped: bool = False
     """The database's clock made a step less than `max_exec` ago: waits cannot be trusted (A4)."""
     version: int = 0
+    inherited: bool = False
+    """The doubt was left by an earlier operation of the stream: no key of this one absorbs it."""
     restored: bool = False
     """A backup was restored since: a newer version may have gone out and been forgotten (protocol
     §17)."""
@@ -118,9 +120,13 @@ class Facts:
     def key_alive(self, ahead: float = 0.0) -> bool:
         """Whether a repeat by key, `ahead` seconds from now, is still absorbed (protocol §8)."""
         action = self.action
-        if action.key_ttl is None:
+        if action.key_ttl is None or self.first_sent_ago is None or self.inherited:
             return False
-        elapsed = (self.first_sent_ago or 0.0) + ahead
+        if not action.key_atomic and action.max_exec is None:
+            # When the first copy is no longer running cannot be said, so a repeat may run beside
+            # it.
+            return False
+        elapsed = self.first_sent_ago + ahead
         return elapsed + action.max_send + (action.max_exec or 0.0) < action.key_ttl * 0.9
 
 
@@ -158,8 +164,7 @@ class Verdict:
     """A capability that turned out not to be there; the action drops a class on this connection."""
 
 
-# --- reading an answer (protocol §10)
-# --------------------------------------------------------------
+# --- reading an answer (protocol §10) -------------------------------------------------------------
 
 REFUSED_STATUSES = frozenset({400, 405, 406, 411, 413, 414, 415, 422, 428, 431, 451, 501})
 _STATUS_CLASS: Mapping[int, ErrorClass] = {
@@ -174,7 +179,6 @@ _STATUS_CLASS: Mapping[int, ErrorClass] = {
     423: ErrorClass.TRANSIENT,
     429: ErrorClass.THROTTLED,
 }
-_FOR_NOW = frozenset({ErrorClass.TRANSIENT, ErrorClass.THROTTLED})
 REPLAYED = "idempotent-replayed"
 
 
@@ -187,8 +191,9 @@ def classify(
     """What an answer says by itself; `None` when the connector has to read it (a success it can
     look into).
 
-    `action` is None for reads. `retry_after` is the header's value in seconds, already clamped: it
-    sets the earliest time and never turns an unknown outcome into a refusal.
+    `action` is None for reads. A table's statuses count for 4xx only, and not for 408.
+    `retry_after` is the header's value in seconds, already clamped: it sets the earliest time and
+    never turns an unknown outcome into a refusal.
     """
     status = answer.status
     try:
@@ -196,12 +201,19 @@ def classify(
         words = table.text_of(answer)
     except Exception:  # noqa: BLE001 - a table that cannot read a body says nothing about it
         code, words = None, ""
+    replayed = (answer.header(REPLAYED) or "").strip().casefold() == "true"
+
+    def unanswered(text: str) -> Unanswered:
+        return Unanswered(text.strip(), status=status, retry_after=retry_after, replayed=replayed)
+
     if code is not None:
         error = table.lookup(code)
         if error is None or error is ErrorClass.UNKNOWN:
             known = "a server fault" if error else "an error code the table does not know"
-            return Unanswered(f"HTTP {status} with {known}: {code or '(empty)'} {words}".strip())
-        return Refused(error, words or code, code, status, retry_after, table.conflict(code))
+            return unanswered(f"HTTP {status} with {known}: {code or '(empty)'} {words}")
+        return Refused(
+            error, words or code, code, status, retry_after, table.conflict(code), replayed
+        )
     if status in (200, 201, 202, 204):
         if answer.body_lost:
             return BodyLost(status, f"HTTP {status}, but the body was cut")
@@ -213,21 +225,24 @@ def classify(
             f"HTTP {status}: the address has moved, and a write is never redirected",
             nothing_left=True,
             kind=FailureKind.ADDRESS,
+            status=status,
         )
     if status in (421, 425):
         return Unanswered(
-            f"HTTP {status}: refused before execution", nothing_left=True, kind=FailureKind.CONNECT
+            f"HTTP {status}: refused before execution",
+            nothing_left=True,
+            kind=FailureKind.CONNECT,
+            status=status,
+            retry_after=retry_after,
         )
-    error = table.statuses.get(status)
-    if error in _FOR_NOW and (status >= 500 or status == 408):
-        # A status alone never proves "not executed": only a code the contract lists does (W7).
-        error = None
-    error = error or _STATUS_CLASS.get(status)
+    # A redirect, a time-out or a server's fault never proves "not executed", whatever a table says
+    # of the status: only a code the contract lists does (W7).
+    speaks = 400 <= status < 500 and status != 408
+    error = (table.statuses.get(status) if speaks else None) or _STATUS_CLASS.get(status)
     if error is None or error is ErrorClass.UNKNOWN:
-        return Unanswered(f"HTTP {status} {words}".strip())
-    return Refused(
-        error, words or f"HTTP {status}", "", status, retry_after, _conflict(status, action)
-    )
+        return unanswered(f"HTTP {status} {words}")
+    told = words or f"HTTP {status}"
+    return Refused(error, told, "", status, retry_after, _conflict(status, action), replayed)
 
 
 def _conflict(status: int, action: Write | None) -> Conflict:
@@ -236,8 +251,7 @@ def _conflict(status: int, action: Write | None) -> Conflict:
     return Conflict.OTHER
 
 
-# --- time
-# ------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def backoff(attempts: int, limits: Limits, roll: float) -> float:
@@ -313,8 +327,26 @@ def _settle_left(facts: Facts, *, just_left: bool) -> float:
     """Seconds until the copy that may be under way can no longer be executed."""
     if facts.action.max_exec is None:
         return 0.0
-    since = 0.0 if just_left else (facts.since_last or 0.0)
+    since = 0.0
+    if not just_left:
+        waited = facts.age if facts.state is State.UNCERTAIN else 0.0  # whatever left, left before
+        since = waited if facts.since_last is None else facts.since_last
     return max(0.0, facts.action.max_exec - since)
+
+
+def repeat_harmless(facts: Facts, ahead: float = 0.0) -> bool:
+    """Whether what the action declares makes a repeat add nothing, `ahead` seconds from now
+    (§8)."""
+    match facts.action.safety:
+        case SafetyClass.A | SafetyClass.A_LOOK:
+            return facts.key_alive(ahead)
+        case SafetyClass.B:
+            return True
+        case SafetyClass.B_PRIME:
+            # Until when a late copy could still overwrite the next version has to be known.
+            return facts.action.max_exec is not None
+        case _:
+            return False
 
 
 def exhausted(facts: Facts, limits: Limits) -> bool:
@@ -322,13 +354,69 @@ def exhausted(facts: Facts, limits: Limits) -> bool:
     return facts.attempts >= limits.max_attempts or facts.age >= limits.max_age
 
 
-# --- the judgement
-# ---------------------------------------------------------------------------------
+FORESEEN_BY_NOBODY = 3
+"""Tries at what raises something no row of protocol §10 names, before a person sees it."""
+
+
+# --- the judgement --------------------------------------------------------------------------------
 
 
 def decide(facts: Facts, seen: Seen, limits: Limits, roll: float = 0.5) -> Verdict:
     """What follows from `seen`. Total: every combination has an answer; an impossible one goes to a
     person."""
+    verdict = _judge(facts, seen, limits, roll)
+    if verdict.state in CLAIMABLE and verdict.doubt:
+        return _never_blind(facts, verdict)
+    return verdict
+
+
+def _never_blind(facts: Facts, verdict: Verdict) -> Verdict:
+    """Promise 2 has the last word: what may have left goes out again only where that is harmless.
+
+    It speaks up where a wait outlives the key, or where the action lost its class meanwhile (F53).
+    """
+    action = facts.action
+    keyed = action.safety in (SafetyClass.A, SafetyClass.A_LOOK)
+    delay = verdict.delay
+    if keyed and not action.key_atomic:
+        delay = max(delay, _settle_left(facts, just_left=False))
+    if repeat_harmless(facts, delay):
+        return replace(verdict, delay=delay)
+    code = "key_used_up" if keyed else "no_safe_repeat"
+    why = (
+        "Its key can no longer be relied on"
+        if keyed
+        else "It may have been executed, and this action offers no safe repeat"
+    )
+    text = f"{verdict.text} {why}"
+    if action.can_look:
+        return replace(
+            verdict,
+            state=State.UNCERTAIN,
+            code=code,
+            text=f"{text}; what is there is looked up instead.",
+            advice=Advice.NONE,
+        )
+    return replace(
+        verdict,
+        state=State.REVIEW,
+        code=code,
+        text=f"{text}, and nothing can be looked up: a person decides.",
+        delay=0.0,
+        advice=_advice(facts),
+        assumption="A2" if keyed else "",
+    )
+
+
+def _advice(facts: Facts) -> Advice:
+    """What to do about a doubt: look again, or, where the hub cannot look, link what a person
+    finds."""
+    if facts.action.can_look:
+        return Advice.LOOK_AGAIN
+    return Advice.NONE if facts.action.kind is Kind.DELETE else Advice.LINK
+
+
+def _judge(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
     match facts.state:
         case State.RUNNING:
             return _before_the_marker(facts, seen, limits, roll)
@@ -359,6 +447,8 @@ def _review(
     advice: Advice = Advice.LOOK_AGAIN,
     **more: Any,
 ) -> Verdict:
+    if advice is Advice.LOOK_AGAIN:
+        advice = _advice(facts)
     return Verdict(
         State.REVIEW,
         code,
@@ -431,16 +521,29 @@ def _before_the_marker(facts: Facts, seen: Seen, limits: Limits, roll: float) ->
             )
         case Unanswered(kind=FailureKind.ADDRESS | FailureKind.LOCAL as kind) as never:
             return _local_fault(facts, never.text, kind)
-        case Unanswered(kind=FailureKind.CERTIFICATE):
+        case Unanswered(kind=FailureKind.CERTIFICATE | FailureKind.PROXY_AUTH as kind) as shut:
             return again(
-                "certificate",
-                seen.text,
+                "certificate" if kind is FailureKind.CERTIFICATE else "proxy_login",
+                shut.text,
                 Outcome.NOTHING_LEFT,
                 costs_attempt=False,
-                halt=Halt.CERTIFICATE,
+                halt=_halt(kind),
             )
+        case Unanswered(kind=FailureKind.OTHER) as ours:
+            if facts.attempts >= FORESEEN_BY_NOBODY:
+                return _review(
+                    facts, "our_defect", ours.text, Outcome.NOTHING_LEFT, advice=Advice.RETRY
+                )
+            return again("our_defect", ours.text, Outcome.NOTHING_LEFT)
         case Unanswered():
-            return again("read_failed", seen.text, Outcome.NOTHING_LEFT, breath=Breath.BAD)
+            return again(
+                "read_failed",
+                seen.text,
+                Outcome.NOTHING_LEFT,
+                delay=_not_before(seen, facts, limits, roll),
+                breath=Breath.BAD,
+                status=seen.status,
+            )
         case Refused(error=ErrorClass.CREDENTIAL):
             return again(
                 "credential",
@@ -522,7 +625,24 @@ def _local_fault(facts: Facts, text: str, kind: FailureKind) -> Verdict:
     return Verdict(State.FAILED, code, text, Outcome.NOTHING_LEFT, advice=Advice.CORRECT)
 
 
-def _not_before(seen: Refused, facts: Facts, limits: Limits, roll: float) -> float:
+def _halt(kind: FailureKind | None) -> Halt:
+    """What a failure says about the whole connection."""
+    match kind:
+        case FailureKind.CERTIFICATE:
+            return Halt.CERTIFICATE
+        case FailureKind.PROXY_AUTH:
+            return Halt.CREDENTIAL
+        case _:
+            return Halt.NO
+
+
+def _breath(seen: Unanswered) -> Breath:
+    """Whether silence speaks against the remote: our own faults never do (protocol §11)."""
+    ours = (FailureKind.ADDRESS, FailureKind.LOCAL, FailureKind.OTHER, FailureKind.ABORTED)
+    return Breath.NEUTRAL if seen.kind in ours else Breath.BAD
+
+
+def _not_before(seen: Refused | Unanswered, facts: Facts, limits: Limits, roll: float) -> float:
     own = backoff(facts.attempts, limits, roll)
     return max(own, seen.retry_after) if seen.retry_after is not None else own
 
@@ -547,7 +667,7 @@ def _after_the_marker(facts: Facts, seen: Seen, limits: Limits, roll: float) -> 
                 "accepted",
                 "Taken over there; its end is asked for.",
                 Outcome.ACCEPTED,
-                delay=seen.poll_after,
+                delay=min(max(seen.poll_after, 0.0), limits.accepted_max),
                 job=reference,
                 breath=Breath.GOOD,
             )
@@ -562,8 +682,18 @@ def _after_the_marker(facts: Facts, seen: Seen, limits: Limits, roll: float) -> 
             )
         case Unanswered(nothing_left=True):
             return _nothing_left(facts, seen, limits, roll)
+        case Unanswered(replayed=True) | Refused(replayed=True):
+            return _stored_error(facts, seen)
         case Unanswered():
-            return _unknown(facts, seen.text, limits, roll)
+            return _unknown(
+                facts,
+                seen.text,
+                limits,
+                roll,
+                status=seen.status,
+                breath=_breath(seen),
+                not_before=seen.retry_after,
+            )
         case Refused():
             return _refused(facts, seen, limits, roll)
         case Lapsed():
@@ -579,10 +709,27 @@ def _after_the_marker(facts: Facts, seen: Seen, limits: Limits, roll: float) -> 
             return _unknown(facts, "The answer says nothing about this write.", limits, roll)
 
 
+def _stored_error(facts: Facts, seen: Unanswered | Refused) -> Verdict:
+    """The remote keeps an error under our key and gives it back: no repeat brings another (F50)."""
+    return _review(
+        facts,
+        "key_stores_error",
+        f"The remote repeats an earlier error under our key: {seen.text} The same key will bring "
+        "it every time; only a new operation with a key of its own can get further.",
+        Outcome.UNKNOWN if isinstance(seen, Unanswered) else Outcome.REFUSED,
+        doubt=facts.doubt or isinstance(seen, Unanswered),
+        assumption="A2",
+        error=seen.error if isinstance(seen, Refused) else None,
+        status=seen.status,
+        breath=Breath.NEUTRAL,
+    )
+
+
 def _done(facts: Facts, seen: Done, limits: Limits, roll: float) -> Verdict:
     action = facts.action
     if seen.echo is Echo.OTHER:
-        return _unknown(facts, "The answer carries another reference than ours.", limits, roll)
+        text = f"The answer carries another reference than ours. {seen.note}".strip()
+        return _unknown(facts, text, limits, roll)
     if action.creates and not seen.remote_ref:
         return _unknown(facts, "The answer names no object.", limits, roll, code="body_lost")
     if seen.echo is Echo.MISSING:
@@ -666,9 +813,9 @@ def _nothing_left(facts: Facts, seen: Unanswered, limits: Limits, roll: float) -
                 delay=backoff(facts.attempts, limits, roll),
                 doubt=facts.doubt,
                 costs_attempt=False,
-                halt=Halt.CERTIFICATE if certificate else Halt.CREDENTIAL,
+                halt=_halt(kind),
             )
-        case FailureKind.OTHER if facts.attempts >= 3:
+        case FailureKind.OTHER if facts.attempts >= FORESEEN_BY_NOBODY:
             return _review(
                 facts, "our_defect", seen.text, Outcome.NOTHING_LEFT, advice=Advice.RETRY
             )
@@ -679,16 +826,18 @@ def _nothing_left(facts: Facts, seen: Unanswered, limits: Limits, roll: float) -
             f"{seen.text} No attempts are left.",
             Outcome.NOTHING_LEFT,
             advice=Advice.RETRY if not facts.doubt else Advice.LOOK_AGAIN,
-            breath=Breath.BAD,
+            breath=_breath(seen),
+            status=seen.status,
         )
     return Verdict(
         State.RETRY,
-        "not_reached",
+        "our_defect" if seen.kind is FailureKind.OTHER else "not_reached",
         f"Nothing left: {seen.text}",
         Outcome.NOTHING_LEFT,
-        delay=backoff(facts.attempts, limits, roll),
+        delay=_not_before(seen, facts, limits, roll),
         doubt=facts.doubt,
-        breath=Breath.BAD,
+        breath=_breath(seen),
+        status=seen.status,
     )
 
 
@@ -701,9 +850,9 @@ def _unknown(
     code: str = "unknown",
     lapsed: bool = False,
     status: int | None = None,
-    replayed: bool = False,
     breath: Breath = Breath.BAD,
     error: ErrorClass | None = None,
+    not_before: float | None = None,
 ) -> Verdict:
     """U: it may have been executed. What may follow depends on what the action declares (protocol
     §8)."""
@@ -733,7 +882,11 @@ def _unknown(
     match action.safety:
         case SafetyClass.A:
             # Not atomic: a repeat beside a first copy that still runs would run twice (F54).
-            pause = max(backoff(facts.attempts, limits, roll), 0.0 if action.key_atomic else wait)
+            pause = max(
+                backoff(facts.attempts, limits, roll),
+                0.0 if action.key_atomic else wait,
+                not_before or 0.0,
+            )
             if exhausted(facts, limits) or not facts.key_alive(pause):
                 common.pop("doubt")
                 return _review(
@@ -778,7 +931,7 @@ def _unknown(
                 code,
                 f"{text} Whether it happened is found out next.",
                 Outcome.UNKNOWN,
-                delay=delay,
+                delay=max(delay, not_before or 0.0),
                 **common,
             )
 
@@ -895,6 +1048,16 @@ def _conflicting(facts: Facts, seen: Refused, limits: Limits, roll: float) -> Ve
                 doubt=True,
                 **told,
             )
+        case Conflict.KEY_IN_PROGRESS:
+            # It works on our key, so it may be executed; but no repeat is left to wait with.
+            return _unknown(
+                facts,
+                f"The remote still works on our key: {seen.text}",
+                limits,
+                roll,
+                not_before=seen.retry_after,
+                **told,
+            )
         case Conflict.KEY_REUSED:
             return _review(
                 facts,
@@ -965,12 +1128,16 @@ def _looking(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                 Outcome.GIVEN_BACK,
                 doubt=True,
             )
-        case Unanswered(kind=FailureKind.CERTIFICATE):
-            verdict = _keep_looking(facts, f"The look failed: {seen.text}", limits, roll)
-            return replace(verdict, halt=Halt.CERTIFICATE)
         case Unanswered():
             verdict = _keep_looking(facts, f"The look failed: {seen.text}", limits, roll)
-            return replace(verdict, breath=Breath.BAD)
+            halt = _halt(seen.kind)
+            return replace(
+                verdict,
+                delay=max(verdict.delay, seen.retry_after or 0.0),
+                halt=halt,
+                breath=_breath(seen) if halt is Halt.NO else Breath.NEUTRAL,
+                status=seen.status,
+            )
         case Looked():
             return _keep_looking(
                 facts, f"The look was not complete. {seen.text}".strip(), limits, roll
@@ -1021,6 +1188,9 @@ def _looked(facts: Facts, seen: Looked, limits: Limits, roll: float) -> Verdict:
         )
     if not found:
         if action.kind is Kind.DELETE and action.safety is not SafetyClass.C:
+            if facts.inherited and not absence_trusted(facts):
+                # "Gone" may only mean: the create this doubt is about has not arrived yet.
+                return _not_yet(facts, limits, roll)
             return Verdict(
                 State.CONFIRMED,
                 "gone",
@@ -1055,10 +1225,11 @@ def _one_found(facts: Facts, candidate: Candidate, limits: Limits, roll: float) 
             delay=1.0,
             breath=Breath.GOOD,
         )
-    by_id = action.kind in (Kind.UPDATE, Kind.DELETE) and action.safety in (
-        SafetyClass.B,
-        SafetyClass.B_PRIME,
-    )
+    if not candidate.remote_ref:
+        return _keep_looking(facts, "The look names an object without an id.", limits, roll)
+    if candidate.place:
+        return _put_away(facts, candidate)
+    by_id = _by_id(action)
     if by_id and facts.restored and not candidate.matches and not facts.as_last_seen:
         return _review(
             facts,
@@ -1074,7 +1245,7 @@ def _one_found(facts: Facts, candidate: Candidate, limits: Limits, roll: float) 
             facts, "It is still there; deleting it again adds nothing.", limits, roll
         )
     theirs = _number(candidate.version)
-    if by_id and theirs is not None and theirs > facts.version:
+    if by_id and action.is_full_state and theirs is not None and theirs > facts.version:
         return Verdict(
             State.DISCARDED,
             "stale",
@@ -1083,7 +1254,7 @@ def _one_found(facts: Facts, candidate: Candidate, limits: Limits, roll: float) 
             doubt=False,
             breath=Breath.GOOD,
         )
-    same_version = theirs is None or theirs == facts.version
+    same_version = not candidate.version or theirs == facts.version
     if candidate.matches and same_version:
         return Verdict(
             State.CONFIRMED,
@@ -1117,14 +1288,68 @@ def _one_found(facts: Facts, candidate: Candidate, limits: Limits, roll: float) 
     )
 
 
+def _put_away(facts: Facts, candidate: Candidate) -> Verdict:
+    """In a bin or archive is found (§9.2); what a person put there is not for the machine to
+    undo."""
+    if facts.action.kind is Kind.DELETE and candidate.place == "bin":
+        return Verdict(
+            State.CONFIRMED,
+            "gone",
+            "A look shows it in the bin.",
+            Outcome.LOOKED,
+            done=Done(note="A look shows it in the bin."),
+            breath=Breath.GOOD,
+        )
+    return _review(
+        facts,
+        "found_put_away",
+        f"It was found, but it lies in the {candidate.place} over there.",
+        Outcome.LOOKED,
+        doubt=True,
+        advice=Advice.LINK,
+        candidates=(candidate,),
+        breath=Breath.GOOD,
+    )
+
+
+def _by_id(action: Write) -> bool:
+    """Whether a look at this action sees the object it is about, done or not, and may repeat."""
+    if action.kind is Kind.COMMAND:
+        return action.safety in (SafetyClass.B, SafetyClass.B_PRIME)
+    return action.kind is not Kind.CREATE and action.safety in (
+        SafetyClass.A_LOOK,
+        SafetyClass.B,
+        SafetyClass.B_PRIME,
+    )
+
+
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _harmless_repeat(facts: Facts, text: str, limits: Limits, roll: float) -> Verdict:
-    """b, b′: not (yet) there, and repeating it is harmless; b′ waits until a late copy is spent
-    (§12)."""
+    """Not (yet) as we mean it, where a repeat may be harmless.
+
+    b′ waits until a late copy is spent (§12); a key that is not atomic, until no copy runs (§8).
+    """
     action = facts.action
+    wait = 0.0
+    if action.safety is SafetyClass.A_LOOK:
+        wait = 0.0 if action.key_atomic else _settle_left(facts, just_left=False)
+        if not facts.key_alive(wait):
+            return _review(
+                facts,
+                "key_used_up",
+                f"{text} Its key can no longer be relied on.",
+                Outcome.LOOKED,
+                doubt=True,
+                assumption="A2",
+                breath=Breath.GOOD,
+            )
+    if action.safety is SafetyClass.B_PRIME and action.max_exec is None:
+        return _keep_looking(
+            facts, f"{text} How long a late copy may take is not stated (A3).", limits, roll
+        )
     if exhausted(facts, limits):
         return _review(
             facts,
@@ -1135,12 +1360,7 @@ def _harmless_repeat(facts: Facts, text: str, limits: Limits, roll: float) -> Ve
             advice=Advice.RETRY,
             breath=Breath.GOOD,
         )
-    wait = 0.0
     if action.safety is SafetyClass.B_PRIME:
-        if action.max_exec is None:
-            return _keep_looking(
-                facts, f"{text} How long a late copy may take is not stated (A3).", limits, roll
-            )
         wait = _settle_left(facts, just_left=False)
         if wait > 0 and action.can_look:
             verdict = _keep_looking(facts, f"{text} A late copy may still arrive.", limits, roll)
@@ -1173,16 +1393,24 @@ def _absent(facts: Facts, limits: Limits, roll: float) -> Verdict:
                     doubt=True,
                     breath=Breath.GOOD,
                 )
-        case SafetyClass.B if not exhausted(facts, limits):
-            return Verdict(
-                State.RETRY,
-                "repeat_harmless",
-                "Not there; the condition makes a repeat harmless.",
+        case SafetyClass.B:
+            return _harmless_repeat(
+                facts, "Not there; the condition makes a repeat harmless.", limits, roll
+            )
+        case SafetyClass.B_PRIME:
+            return _harmless_repeat(facts, "Not there; a repeat adds nothing.", limits, roll)
+    if absence_trusted(facts):
+        if facts.attempts >= limits.max_attempts:
+            return _review(
+                facts,
+                "exhausted",
+                "It did not happen, and no attempts are left.",
                 Outcome.LOOKED,
-                doubt=True,
+                doubt=False,
+                advice=Advice.RETRY,
+                assumption="A3",
                 breath=Breath.GOOD,
             )
-    if absence_trusted(facts):
         if facts.repeats >= limits.max_repeats:
             return _review(
                 facts,
@@ -1204,6 +1432,11 @@ def _absent(facts: Facts, limits: Limits, roll: float) -> Verdict:
             assumption="A3",
             breath=Breath.GOOD,
         )
+    return _not_yet(facts, limits, roll)
+
+
+def _not_yet(facts: Facts, limits: Limits, roll: float) -> Verdict:
+    """Not there, but too early to trust that; it may be the first of the two looks that count."""
     first = _first_absence(facts)
     verdict = _keep_looking(
         replace(facts, absent_for=facts.look_took) if first else facts,
@@ -1217,14 +1450,14 @@ def _absent(facts: Facts, limits: Limits, roll: float) -> Verdict:
 def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
     """State `accepted`: the remote works on (rows 16, 17)."""
 
-    def later(text: str, **more: Any) -> Verdict:
+    def later(text: str, not_before: float | None = None, **more: Any) -> Verdict:
         if facts.age >= limits.accepted_max:
             return _review(
                 facts,
                 "job_too_long",
                 f"{text} It has not ended in time.",
                 Outcome.LOOKED,
-                doubt=False,
+                **more,
             )
         steps = limits.look_schedule
         return Verdict(
@@ -1232,7 +1465,8 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
             "working",
             text,
             Outcome.LOOKED,
-            delay=steps[min(facts.looks, len(steps) - 1)],
+            delay=max(steps[min(facts.looks, len(steps) - 1)], not_before or 0.0),
+            doubt=facts.doubt,
             **more,
         )
 
@@ -1261,6 +1495,14 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                 breath=Breath.GOOD,
             )
         case Progress(job=JobState.FAILED):
+            if facts.doubt:
+                return _review(
+                    facts,
+                    "job_failed",
+                    f"The job ended in an error, and an earlier copy may be under way: {seen.text}",
+                    Outcome.REFUSED,
+                    breath=Breath.GOOD,
+                )
             return Verdict(
                 State.FAILED,
                 "job_failed",
@@ -1295,8 +1537,23 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                 f"The remote does not know our job: {seen.text}",
                 Outcome.LOOKED,
             )
-        case Refused() | Unanswered():
-            return later(f"Asking failed: {seen.text}")
+        case Refused():
+            return later(
+                f"Asking was refused: {seen.text}",
+                seen.retry_after,
+                error=seen.error,
+                status=seen.status,
+                throttle=_throttle(seen, facts, limits, roll),
+            )
+        case Unanswered():
+            halt = _halt(seen.kind)
+            return later(
+                f"Asking failed: {seen.text}",
+                seen.retry_after,
+                halt=halt,
+                breath=_breath(seen) if halt is Halt.NO else Breath.NEUTRAL,
+                status=seen.status,
+            )
         case _:
             return later("Asking brought no usable answer.")
 
@@ -1305,6 +1562,7 @@ def _waiting(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
     """States `pending` and `retry`, asked by the sweep: is it still right to wait? (rows 19, 22,
     23)."""
     action = facts.action
+    look_instead = facts.doubt and action.can_look and not repeat_harmless(facts)
     if isinstance(seen, Looked) and seen.candidates and facts.state is State.RETRY:
         return Verdict(
             State.UNCERTAIN,
@@ -1314,25 +1572,7 @@ def _waiting(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
             doubt=True,
             hold=hold_for(action, limits),
         )
-    if facts.state is State.RETRY and facts.doubt:
-        keyed = action.safety in (SafetyClass.A, SafetyClass.A_LOOK)
-        if keyed and not facts.key_alive():
-            if action.can_look:
-                return Verdict(
-                    State.UNCERTAIN,
-                    "key_used_up",
-                    "Its key can no longer be relied on; what is there is looked up instead.",
-                    Outcome.LOOKED,
-                    doubt=True,
-                )
-            return _review(
-                facts,
-                "key_used_up",
-                "Its key can no longer be relied on, and nothing can be looked up.",
-                Outcome.UNKNOWN,
-                assumption="A2",
-            )
-    if facts.state is State.RETRY and exhausted(facts, limits):
+    if facts.state is State.RETRY and exhausted(facts, limits) and not look_instead:
         return _review(
             facts,
             "exhausted",
@@ -1340,6 +1580,7 @@ def _waiting(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
             Outcome.GIVEN_BACK,
             advice=Advice.RETRY if not facts.doubt else Advice.LOOK_AGAIN,
         )
+    # Whether it may still be sent is said by the last word of `decide` (dead keys: row 23).
     return Verdict(
         facts.state, "waiting", "It waits its turn.", Outcome.GIVEN_BACK, doubt=facts.doubt
     )
@@ -1357,7 +1598,9 @@ def inherit(
     """
     action = facts.action
     keyed = action.safety in (SafetyClass.A, SafetyClass.A_LOOK)
-    if own_key and keyed and facts.key_alive() and action.kind not in (Kind.UPDATE, Kind.DELETE):
+    sendable = facts.state not in (State.UNCERTAIN, State.ACCEPTED)  # those look first (row 22)
+    read_first = action.kind in (Kind.UPDATE, Kind.DELETE)
+    if own_key and keyed and sendable and not read_first and facts.key_alive():
         return Verdict(
             State.RETRY,
             "inherited_doubt",
