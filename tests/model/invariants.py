@@ -41,7 +41,8 @@ def closed_without_effect(scenario: Scenario, world: World) -> str:
     """I4: `failed`, or `discarded` without doubt, has no effect, now or later."""
     for row, entry in zip(world.rows, world.ledger, strict=True):
         closed = row.state is State.FAILED or row.state is State.DISCARDED
-        if closed and not row.maybe_executed and entry.effects:
+        hidden = entry.lag < 0  # A3 broken: the hub was told that it is not there
+        if closed and not row.maybe_executed and entry.effects and not hidden:
             return f"I4: v{row.version} is {row.state} without doubt, and it happened"
     return ""
 

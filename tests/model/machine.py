@@ -139,7 +139,10 @@ class Machine(WorkerMoves, PersonMoves):
                 after = self._unknown(row, row.quiet)._replace(lapses=lapses)
                 text = f"sweep: the lease of {name} lapsed while sent → {after.state} (9, 10, 12)"
             yield Move(text, fenced.with_row(index, after))
-        elif row.state in WAITS and row.sends >= self.scenario.max_sends:
+        elif row.sends >= self.scenario.max_sends and (
+            row.state is State.RETRY
+            or (row.state is State.PENDING and self.rules.pending_can_exhaust)
+        ):
             if self.rules.exhausted_to_review:
                 after = row._replace(state=State.REVIEW)
             else:
@@ -166,7 +169,9 @@ class Machine(WorkerMoves, PersonMoves):
         ):
             gone = self._closed(row, State.DISCARDED)
             yield Move(f"{name} is seen to be stale at the claim (18)", world.with_row(index, gone))
-        elif row.state is State.PENDING:
+        elif not row.maybe_executed and (
+            row.state is State.PENDING or (row.state is State.RETRY and self.rules.retry_inherits)
+        ):
             heir = heir_of(self.rules, world, index)
             if heir is None or others_busy(self.rules, world, index):
                 return

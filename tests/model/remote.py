@@ -146,7 +146,7 @@ def look(scenario: Scenario, world: World, index: int) -> tuple[Outcome, int]:
             i
             for i, thing in enumerate(world.things)
             if thing.maker >= 0
-            and (world.ledger[thing.maker].lag == 0 or (row.evidence and thing.maker == index))
+            and (world.ledger[thing.maker].lag == 0 or world.rows[thing.maker].evidence)
         ]
         if not shown:
             return Outcome.ABSENT, -1

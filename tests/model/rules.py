@@ -53,6 +53,12 @@ class Rules:
     inherited_delete_needs_absence: bool = True
     stale_leaves_the_queue: bool = True
     hold_from_the_marker: bool = True
+    inherited_doubt_once: bool = True
+    retry_inherits: bool = True
+    pending_can_exhaust: bool = True
+    late_result_stops_heir: bool = True
+    late_result_stops_look: bool = True
+    late_result_renews_doubt: bool = True
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,20 @@ def _all() -> list[Scenario]:
         for capability in (Capability.KEY, Capability.CONDITIONAL, Capability.FULL_STATE)
     ]
     out.append(_two(Capability.FULL_STATE, "two updates, short budget", exists=True, max_sends=1))
+    out.append(
+        _two(c, "create, put, A3 broken", decisions=2, breaches=1, drops=0, freezes=1, max_sends=1)
+    )
+    out.append(
+        _one(
+            c,
+            "c: create, A3 broken, decisions",
+            decisions=1,
+            breaches=1,
+            drops=0,
+            freezes=1,
+            max_sends=2,
+        )
+    )
     b = Capability.CONDITIONAL
     out += [
         _two(b, "create, delete", intents=("put", "delete"), freezes=1),

@@ -1,7 +1,6 @@
 """The settlements: of an attempt, of a stale result, of a look (protocol §5, §6.6, §6.7, §9)."""
 
 from tests.model.records import (
-    FINAL,
     IDLE,
     Kind,
     Operation,
@@ -15,6 +14,7 @@ from tests.model.rulebook import Move, Rulebook
 from tests.model.rules import Capability
 from tests.model.stream import (
     key_alive,
+    others_busy,
     repeat_harmless,
 )
 
@@ -70,16 +70,67 @@ class Settlements(Rulebook):
         """§6.7: evidence; one that names an object stops a waiting repeat (23)."""
         row = idle.rows[index]
         text = f"{name}its {outcome} for v{row.version} is stale: evidence only"
-        if outcome is not Outcome.X or row.state in FINAL:
+        if outcome is not Outcome.X or row.state is State.CONFIRMED:
             return Move(text, idle)
         told = row._replace(evidence=True)
-        if self.rules.late_result_stops_repeat and row.state in {State.RETRY, State.RUNNING}:
+        if row.state is State.DISCARDED:
+            told = told._replace(maybe_executed=True)
+            return self._late_result_before_another(idle.with_row(index, told), text, told)
+        rules = self.rules
+        waiting = row.state in {State.RETRY, State.RUNNING}
+        closed = row.state in {State.REVIEW, State.FAILED}
+        if waiting and not rules.late_result_stops_repeat:
+            return Move(text, idle.with_row(index, told))
+        if closed and not rules.late_result_renews_doubt:
+            return Move(text, idle.with_row(index, told))
+        if waiting or closed:
+            # C2: one whose marker is not set yet gives the stream back (3), any other keeps it
+            for j, other in enumerate(idle.rows):
+                if j != index and other.state is State.RUNNING:
+                    back = self._back_to_waiting(other, 0, given_back=True)
+                    back = back._replace(sends=other.sends - 1)
+                    idle = self._fence(idle, j).with_row(j, back)
+            if others_busy(rules, idle, index):
+                return self._late_result_before_another(idle.with_row(index, told), text, told)
+        if closed:
+            told = told._replace(state=State.REVIEW, maybe_executed=True)
+            text = f"{text}; it names an object, so v{row.version} is in doubt again"
+            return Move(text, idle.with_row(index, told))
+        if waiting:
             told = told._replace(
                 state=State.UNCERTAIN, maybe_executed=True, lease=0, looks=0, gap=0
             )
             text = f"{text}; it names an object, so v{row.version} → uncertain (23)"
             return Move(text, self._fence(idle, index).with_row(index, told))
+        if rules.late_result_stops_look and row.state is State.UNCERTAIN:
+            told = told._replace(lease=0, looks=0, gap=0)
+            text = f"{text}; it names an object, so a look under way counts no more (23)"
+            return Move(text, self._fence(idle, index).with_row(index, told))
         return Move(text, idle.with_row(index, told))
+
+    def _late_result_before_another(self, world: World, text: str, told: Operation) -> Move:
+        """Row 23 for the create that would come after the row this result belongs to."""
+        if not self.rules.late_result_stops_heir or told.kind is not Kind.CREATE:
+            return Move(text, world)
+        for j, heir in enumerate(world.rows):
+            waiting = heir.state in {State.RETRY, State.RUNNING, State.UNCERTAIN} or (
+                heir.state is State.PENDING and heir.examined
+            )
+            if heir.kind is Kind.CREATE and waiting:
+                stopped = heir._replace(
+                    state=State.UNCERTAIN,
+                    maybe_executed=True,
+                    inherited=True,
+                    examined=True,
+                    lease=0,
+                    looks=0,
+                    gap=0,
+                )
+                if self.capability in {Capability.KEY, Capability.NOTHING}:
+                    stopped = stopped._replace(state=State.REVIEW)
+                text = f"{text}; v{heir.version}, next in its stream, → {stopped.state} (23)"
+                world = self._fence(world, j).with_row(j, stopped)
+        return Move(text, world)
 
     # -- settle a look: rows 14 to 16, §9 --------------------------------------------------------
 

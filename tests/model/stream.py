@@ -64,7 +64,9 @@ def held(scenario: Scenario, rules: Rules, world: World, index: int) -> bool:
 def heir_of(rules: Rules, world: World, index: int) -> Operation | None:
     """§12: the row discarded in doubt whose doubt this create, or blind delete, inherits."""
     row = world.rows[index]
-    if not rules.doubt_inherited or row.examined or world.mapping >= 0 or row.kind is Kind.UPDATE:
+    if not rules.doubt_inherited or world.mapping >= 0 or row.kind is Kind.UPDATE:
+        return None
+    if row.examined and rules.inherited_doubt_once:
         return None
     found = [
         other

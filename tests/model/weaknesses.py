@@ -23,7 +23,7 @@ class Plant:
     scenario: str
 
     def hunt(self) -> Counterexample | None:
-        """Search the scenario; safety first, as rest is asked for only where nothing else broke."""
+        """Search the scenario; I21 is asked for last, where nothing else broke."""
         return search(SCENARIOS[self.scenario], self.rules).counterexample
 
 
@@ -102,6 +102,34 @@ PLANTED: dict[str, tuple[Plant, ...]] = {
 }
 
 READINGS: dict[str, tuple[str, Plant]] = {
+    "late-result-at-rest": (
+        "§6.7, §16: a late result that names an object is shown in the case. The row must be in "
+        "doubt again, or *send again* and *cause corrected* repeat it with the same key",
+        Plant(replace(_CORRECT, late_result_renews_doubt=False), "c: create, A3 broken, decisions"),
+    ),
+    "late-result-during-look": (
+        "§6.7: still uncertain, so look now. A look that has seen nothing and settles after the "
+        "late result must not count: the token rises here, too",
+        Plant(replace(_CORRECT, late_result_stops_look=False), "c: create, put, A3 broken"),
+    ),
+    "inherited-once": (
+        "rows 2 and 4, §12: an inherited doubt stops the claim. That it has been looked into, or "
+        "lifted by *send again*, must be stored, or the row never goes out",
+        Plant(
+            replace(_CORRECT, inherited_doubt_once=False, retry_inherits=False),
+            "c: create, put, decisions",
+        ),
+    ),
+    "pending-exhausted": (
+        "row 19 starts from `retry` only. A row whose last attempt lapsed before its marker is "
+        "`pending` with its attempts used up; a claim that counts them leaves it there for ever",
+        Plant(replace(_CORRECT, pending_can_exhaust=False), "d: create"),
+    ),
+    "late-result-of-discarded": (
+        "§6.7: a late result stops the repeat of its own row. One that belongs to a create "
+        "discarded in doubt must stop the create that inherited the doubt",
+        Plant(replace(_CORRECT, late_result_stops_heir=False), "c: create, put, A3 broken"),
+    ),
     "stale-waits": (
         "§12: a stale row is seen at the claim. Were it only passed over there, no row of §5 "
         "would discard it, and, first in line, it would block its stream for ever",

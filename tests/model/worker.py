@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tests.model.records import (
     IDLE,
     Kind,
+    Operation,
     Outcome,
     Phase,
     Request,
@@ -115,12 +116,16 @@ class WorkerMoves(Settlements):
                 return
         elif not row.maybe_executed:
             if row.kind is Kind.CREATE and world.mapping >= 0:
-                other = row._replace(kind=Kind.UPDATE, state=State.PENDING, lease=0)
+                other = row._replace(
+                    kind=Kind.UPDATE, state=State.PENDING, lease=0, sends=row.sends - 1
+                )
                 text = f"{name}v{row.version} finds a mapping: an update takes its place (5)"
                 yield Move(text, self._fence(idle, index).with_row(index, other))
                 return
             if row.kind is Kind.UPDATE and world.mapping < 0:
-                other = row._replace(kind=Kind.CREATE, state=State.PENDING, lease=0)
+                other = row._replace(
+                    kind=Kind.CREATE, state=State.PENDING, lease=0, sends=row.sends - 1
+                )
                 text = f"{name}v{row.version} finds no mapping: a create takes its place (5)"
                 yield Move(text, self._fence(idle, index).with_row(index, other))
                 return
@@ -144,6 +149,11 @@ class WorkerMoves(Settlements):
             yield Move(text, world.with_worker(n, ready))
             return
         yield self._mark(world, n, worker)
+
+    @staticmethod
+    def _replaced(row: Operation, kind: Kind) -> Operation:
+        """§13: discarded as superseded, and a row of the same version takes its place."""
+        return row._replace(kind=kind, state=State.PENDING, lease=0, sends=row.sends - 1)
 
     def _mark(self, world: World, n: int, worker: Worker) -> Move:
         """Row 4; what it refuses is 3 or 5."""
@@ -196,9 +206,11 @@ class WorkerMoves(Settlements):
             sent = sent._replace(key=0)
         after = world.with_row(index, sent).with_worker(n, marked)
         if world.breaches < self.scenario.breaches and not after.excused:
-            hidden = any(entry.effects and entry.lag for entry in world.ledger)
-            told = any(other.evidence for other in world.rows)
-            after = after._replace(excused=hidden and not told)
+            hidden = any(
+                entry.effects and entry.lag and not told.evidence
+                for entry, told in zip(world.ledger, world.rows, strict=True)
+            )
+            after = after._replace(excused=hidden)
         return Move(f"{name}marks v{row.version} as sent (4)", after)
 
     def _give_back(self, idle: World, n: int, index: int, why: str) -> Move:
