@@ -1,4 +1,5 @@
-"""Wakes workers: a notice to drains that are at work, and a Django-Q2 task that starts one where none is.
+"""Wakes workers: a notice to drains that are at work, and a Django-Q2 task that starts one where
+none is.
 
 A wake-up carries nothing and may come late, twice or never: it costs latency only (protocol §17).
 """
@@ -22,7 +23,9 @@ def ring_on_commit() -> None:
 
 
 def ring() -> None:
-    """Tell resident drains that something is due, and have one started unless one already waits to be."""
+    """Tell resident drains that something is due, and have one started unless one already waits to
+    be.
+    """
     if is_postgres():
         # After the commit, not inside it: commits that carry a notice queue behind each other.
         with connection.cursor() as cursor:

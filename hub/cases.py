@@ -1,4 +1,6 @@
-"""Cases for a person: opened in the transaction of the move that needs one, closed when the subject moves on (§16)."""
+"""Cases for a person: opened in the transaction of the move that needs one, closed when the subject
+moves on (§16).
+"""
 
 from __future__ import annotations
 

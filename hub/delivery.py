@@ -1,7 +1,8 @@
 """`drain()`: claim → prepare → mark → call → decide → settle, many operations at a time.
 
-One event loop keeps the calls in flight, one thread (`hub.desk`) talks to the database. A drain takes whatever is due,
-stays for its budget, and can be stopped, doubled or killed at any moment: the operation's row says what holds.
+One event loop keeps the calls in flight, one thread (`hub.desk`) talks to the database. A drain
+takes whatever is due, stays for its budget, and can be stopped, doubled or killed at any moment:
+the operation's row says what holds.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class Lane:
 
 
 class Drain:
-    """One drain, from start to end. `run` blocks; `stop` may be called from a signal handler or another thread."""
+    """One drain, from start to end. `run` blocks; `stop` may be called from a signal handler or
+    another thread.
+    """
 
     def __init__(
         self,
@@ -130,7 +133,9 @@ class Drain:
     # --- life ---
 
     def run(self) -> int:
-        """Work until the budget ends, a stop is asked for, or (with `until_idle`) nothing is due; how many settled."""
+        """Work until the budget ends, a stop is asked for, or (with `until_idle`) nothing is due;
+        how many settled.
+        """
         return asyncio.run(self._main())
 
     def stop(self) -> None:
@@ -182,7 +187,9 @@ class Drain:
         return self._desk.settled
 
     async def _watch(self, runners: list[asyncio.Task[None]]) -> None:
-        """Wait for the end. A slot that died or a dead database thread ends the drain loudly: it would go deaf."""
+        """Wait for the end. A slot that died or a dead database thread ends the drain loudly: it
+        would go deaf.
+        """
         started = self._clock()
         ending = 0.0
         longest = max((r.longest_send for r in self._remotes.values()), default=30.0)
@@ -257,7 +264,8 @@ class Drain:
             key = self._rotation[0]
             self._rotation.rotate(-1)
             lane = self._lanes[key]
-            # Twice the calls at once: one half prepares and waits for its marker while the other is on the wire.
+            # Twice the calls at once: one half prepares and waits for its marker while the other is
+            # on the wire.
             if lane.waiting and lane.running < 2 * self._remotes[key].max_in_flight:
                 lane.running += 1
                 self._flight.queued -= 1
@@ -324,7 +332,9 @@ class Drain:
         self._desk.call(lambda: self._desk.probed(remote.connection_id, well))
 
     async def _carry(self, item: Claimed) -> Result | None:
-        """One operation through one attempt; None when the lease decides (nothing is settled then)."""
+        """One operation through one attempt; None when the lease decides (nothing is settled
+        then).
+        """
         work = Work(self, item, self._remotes[item.connection_id])
         if self._stopping.is_set():
             return work.give_back()
@@ -379,7 +389,9 @@ class Drain:
 
     @asynccontextmanager
     async def slot(self, connection_id: int) -> AsyncIterator[None]:
-        """One of the calls in flight: of the connection's own first, so that one that hangs fills only its own."""
+        """One of the calls in flight: of the connection's own first, so that one that hangs fills
+        only its own.
+        """
         async with self._lanes[connection_id].slots, self._slots:
             yield
 
@@ -477,14 +489,17 @@ class Work:
             case _:
                 return None
         if call is None:
-            # The connector saw that all is as we want it: nothing to write, and the marker proved our turn.
+            # The connector saw that all is as we want it: nothing to write, and the marker proved
+            # our turn.
             return self._decided(prepared)
         return await self._call(steps, call, asked)
 
     async def _prepare(
         self, steps: Generator[Call, Answer, Done | Accepted]
     ) -> Call | Done | Accepted:
-        """Run the steps up to their one write; the write itself, or what they returned without one."""
+        """Run the steps up to their one write; the write itself, or what they returned without
+        one.
+        """
         step = advance(lambda: next(steps))
         while not isinstance(step, Returned):
             await self._pay(step)
@@ -571,7 +586,8 @@ class Work:
             elif self._declared.can_look:
                 seen = await self._read(self.remote.connector.find(request))
             elif self._declared.safety in (SafetyClass.B, SafetyClass.B_PRIME):
-                # Nothing to look with, and nothing needed: repeating it is harmless once a late copy is spent.
+                # Nothing to look with, and nothing needed: repeating it is harmless once a late
+                # copy is spent.
                 seen = (
                     Looked(text="No look is declared.")
                     if self._declared.kind is Kind.CREATE
@@ -674,7 +690,9 @@ class Work:
         return None
 
     def _looks_before_repeat(self) -> bool:
-        """Whether one more look belongs before this send: it was sent before, and its class can look (§6.2)."""
+        """Whether one more look belongs before this send: it was sent before, and its class can
+        look (§6.2).
+        """
         if self.item.first_sent_at is None or not self._declared.can_look:
             return False
         return self._declared.safety in (SafetyClass.C, SafetyClass.A_LOOK, SafetyClass.B)
@@ -710,7 +728,8 @@ class Work:
         if self.item.doubt_left:
             return self._to_review(
                 "inherited_doubt",
-                "An earlier create may have happened, so there may be something to delete that nobody knows.",
+                "An earlier create may have happened: there may be something to delete "
+                "that nobody knows.",
             )
         return self._discard(
             "superseded", "There is nothing to delete: the object was never created."
@@ -755,8 +774,11 @@ class Work:
         )
 
     def broken(self, error: Exception) -> Result | None:
-        """The connector, or our code around it, raised: evidence, and U or N by whether it had begun (F117)."""
-        text = f"{type(error).__name__} in the integration: {self.remote.scrubber.text(str(error), 200)}"
+        """The connector, or our code around it, raised: evidence, and U or N by whether it had
+        begun (F117).
+        """
+        words = self.remote.scrubber.text(str(error), 200)
+        text = f"{type(error).__name__} in the integration: {words}"
         if self.write is None:
             return self._to_review("code_missing", text)
         if self.item.purpose is not Purpose.SEND:

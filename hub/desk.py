@@ -1,7 +1,8 @@
 """The drain's one thread that talks to the database: claims, marks, settles, sweeps, in batches.
 
-The event loop never waits for SQL and this thread never waits for a remote, so no transaction can be open during a
-call (protocol §6). Work is handed over through deques; results go back in one callback per batch.
+The event loop never waits for SQL and this thread never waits for a remote, so no transaction can
+be open during a call (protocol §6). Work is handed over through deques; results go back in one
+callback per batch.
 """
 
 from __future__ import annotations
@@ -81,11 +82,15 @@ class Flight:
 
 
 class NotOurTime(Exception):
-    """The installation is at another epoch than this worker knows: it must be started anew (protocol §17)."""
+    """The installation is at another epoch than this worker knows: it must be started anew
+    (protocol §17).
+    """
 
 
 class Desk:
-    """Runs in a daemon thread of its own; everything public may be called from the loop's thread."""
+    """Runs in a daemon thread of its own; everything public may be called from the loop's
+    thread.
+    """
 
     def __init__(
         self,
@@ -227,7 +232,9 @@ class Desk:
         self._listening = True
 
     def _reconnect(self) -> None:
-        """After any database error: a dead connection is replaced, or every later statement fails too."""
+        """After any database error: a dead connection is replaced, or every later statement fails
+        too.
+        """
         connection.close_if_unusable_or_obsolete()
         if connection.connection is None or connection.errors_occurred:
             connection.close()
@@ -235,7 +242,9 @@ class Desk:
         self._prepare_connection()
 
     def _guarded(self, work: Callable[[], Any]) -> bool:
-        """Run database work that may fail as a whole; False when it did. What failed is tried again later."""
+        """Run database work that may fail as a whole; False when it did. What failed is tried again
+        later.
+        """
         try:
             work()
         except (DatabaseError, InterfaceError) as error:
@@ -329,7 +338,7 @@ class Desk:
         self._next_claim = clock + self.tuning.poll_interval
         if self._quarantine and (self.flight.in_flight or self.flight.queued):
             self._next_claim = clock + 0.01
-            return  # nothing else may be in flight in this drain beside what has lost its worker before
+            return  # beside what has lost its worker before nothing may be in flight in this drain
         self._tokens_at = None
         taken = self._claim_batch(clock)
         self._steps("claim.committed")
@@ -354,13 +363,17 @@ class Desk:
             self.idle_since = clock
 
     def _lapsed_and_due(self) -> int:
-        """The least number of lapses among due operations that lost a worker (they are kept apart), or 0."""
+        """The least number of lapses among due operations that lost a worker (they are kept apart),
+        or 0.
+        """
         now = stamp(self._now()) if not is_postgres() else database_now()
         found = rows(
-            """SELECT min(o.lapses) FROM hub_operation o JOIN hub_gate g ON g.connection_id = o.connection_id
-            WHERE o.lapses > 0 AND o.next_at <= %s AND o.state IN ('pending', 'retry', 'uncertain', 'accepted')
-              AND o.lease_until IS NULL AND NOT o.parked AND g.paused_at IS NULL AND g.breaker = 'closed'
-              AND (g.throttled_until IS NULL OR g.throttled_until <= %s)""",
+            """SELECT min(o.lapses) FROM hub_operation o JOIN hub_gate g ON g.connection_id =
+            o.connection_id
+            WHERE o.lapses > 0 AND o.next_at <= %s AND o.state IN ('pending', 'retry', 'uncertain',
+            'accepted')
+              AND o.lease_until IS NULL AND NOT o.parked AND g.paused_at IS NULL AND g.breaker =
+              'closed' AND (g.throttled_until IS NULL OR g.throttled_until <= %s)""",
             [now, now],
         )
         return int(found[0][0] or 0)
@@ -387,7 +400,8 @@ class Desk:
                 )
                 return taken
             except IntegrityError:
-                # C2: a lower version was committed while another drain took the higher one. It has by now.
+                # C2: a lower version was committed while another drain took the higher one. It has
+                # by now.
                 if attempt == 2:
                     raise
                 clock = self._clock()
@@ -398,7 +412,7 @@ class Desk:
         epoch = Installation.objects.values_list("epoch", flat=True).get(pk=1)
         if epoch != self._identity.epoch:
             raise NotOurTime(
-                f"the installation is at epoch {epoch}, this drain was started at {self._identity.epoch}"
+                f"the installation is at epoch {epoch}, this drain knows {self._identity.epoch}"
             )
 
     def _shares(self, open_lanes: list[gate.Lane], now: datetime) -> list[LaneShare]:
@@ -415,7 +429,8 @@ class Desk:
                 self._probe(lane, ready, result, now)
                 continue
             fair = max(1, -(-room // max(1, len(open_lanes))))
-            # Claimed ahead of a lane that hangs, rows only grow old: at most twice what it may have in flight.
+            # Claimed ahead of a lane that hangs, rows only grow old: at most twice what it may have
+            # in flight.
             there = 2 * ready.max_in_flight - self.flight.per_lane.get(lane.connection_id, 0)
             share = max(0, min(fair, there, room))
             if not share:
@@ -458,7 +473,9 @@ class Desk:
         result.append(share)
 
     def _load_remotes(self, ids: list[int]) -> None:
-        """Make the connections ready; anew every two seconds, so that a changed setting takes effect."""
+        """Make the connections ready; anew every two seconds, so that a changed setting takes
+        effect.
+        """
         clock = self._clock()
         if clock - self._remotes_at > 2.0:
             self._remotes_at = clock
@@ -487,7 +504,8 @@ class Desk:
                 hit = moves.mark([wish.mark for wish in wishes], self._now())
             self._steps("mark.committed")
         except (DatabaseError, InterfaceError) as error:
-            # Nobody knows whether the marker holds: nothing is sent, and the sweep judges by what the database has.
+            # Nobody knows whether the marker holds: nothing is sent, and the sweep judges by what
+            # the database has.
             log.warning("drain %s: marker: %s", self.worker, str(error).strip())
             self._guarded(self._reconnect)
             self._answer_marks([(wish, "unknown") for wish in wishes])
@@ -499,7 +517,9 @@ class Desk:
         )
 
     def _why_missed(self, missed: list[MarkWish]) -> dict[int, str]:
-        """Why a marker was refused: superseded by a newer version (`stale`), to be given back, or no longer ours."""
+        """Why a marker was refused: superseded by a newer version (`stale`), to be given back, or
+        no longer ours.
+        """
         result: dict[int, str] = {}
 
         def ask() -> None:
@@ -508,7 +528,8 @@ class Desk:
                     """SELECT o.full_state AND EXISTS (SELECT 1 FROM hub_operation n
                       WHERE n.connection_id = o.connection_id AND n.stream = o.stream
                         AND n.first_sent_at IS NOT NULL AND n.version > o.version)
-                    FROM hub_operation o WHERE o.id = %s AND o.lease_token = %s AND o.state = 'running'""",
+                    FROM hub_operation o
+                    WHERE o.id = %s AND o.lease_token = %s AND o.state = 'running'""",
                     [wish.mark.id, wish.mark.token],
                 )
                 if found:
@@ -591,7 +612,9 @@ class Desk:
                 self._guarded(self._reconnect)
 
     def _settle_to_review(self, one: Result, error: Exception) -> None:
-        """What came back contradicts what is stored, or its follow-up raised twice: a person looks at it."""
+        """What came back contradicts what is stored, or its follow-up raised twice: a person looks
+        at it.
+        """
         done = one.move.verdict.done
         ref = done.remote_ref if done is not None else ""
         taken = isinstance(error, (moves.MappingTaken, IntegrityError))
@@ -652,7 +675,9 @@ class Desk:
             self._next_claim = min(self._next_claim, self._clock() + self.tuning.poll_interval)
 
     def _follow(self, hit: list[Result], now: datetime) -> None:
-        """What else belongs into the transaction of the moves: cases, gates, replacements, local follow-ups."""
+        """What else belongs into the transaction of the moves: cases, gates, replacements, local
+        follow-ups.
+        """
         bad: dict[int, int] = {}
         good: set[int] = set()
         for one in hit:
@@ -729,7 +754,9 @@ class Desk:
         return ready.scrubber if ready is not None else _NO_SECRETS
 
     def _halt(self, one: Result, now: datetime) -> None:
-        """Our access or their certificate is no good: the connection pauses, and one case stands for all."""
+        """Our access or their certificate is no good: the connection pauses, and one case stands
+        for all.
+        """
         lane, verdict = one.item.connection_id, one.move.verdict
         kind = PauseKind.CERTIFICATE if verdict.halt is Halt.CERTIFICATE else PauseKind.CREDENTIAL
         gate.pause(lane, kind, verdict.text, now=None if is_postgres() else now)
@@ -743,17 +770,22 @@ class Desk:
             gate.slow_down(ready.limits.values(), seconds, moment)
 
     def _replace(self, one: Result, now: datetime) -> None:
-        """An update of nothing becomes a create, a create of what exists an update: same version and state."""
+        """An update of nothing becomes a create, a create of what exists an update: same version
+        and state.
+        """
         ready = self._remotes.get(one.item.connection_id)
         if ready is not None:
             outbox.replace(one.item.id, one.replace_with, ready.write(one.replace_with), now)
             self._rung = True
 
     def _late(self, missed: list[Result], now: datetime) -> None:
-        """A result that came too late is evidence and settles nothing; one that names an object is followed up (§6.7)."""
+        """A result that came too late is evidence and settles nothing; one that names an object is
+        followed up (§6.7).
+        """
         for one in missed:
             if one.again and rows(
-                """SELECT 1 FROM hub_attempt WHERE operation_id = %s AND token = %s AND settled_at IS NOT NULL
+                """SELECT 1 FROM hub_attempt WHERE operation_id = %s AND token = %s AND settled_at
+                IS NOT NULL
                   AND NOT stale""",
                 [one.item.id, one.item.token],
             ):

@@ -1,7 +1,7 @@
 """May this connection send now, and how much? Pauses, breaker, tokens, fair turns.
 
-All of it is rows, changed by conditional updates: a limit kept in a worker's memory is no limit, and a saved form
-can never reopen a breaker (protocol §11).
+All of it is rows, changed by conditional updates: a limit kept in a worker's memory is no limit,
+and a saved form can never reopen a breaker (protocol §11).
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ class Lane:
 
 _LANES = """
 SELECT g.connection_id, g.breaker, g.failures,
-  EXISTS (SELECT 1 FROM hub_operation o WHERE o.connection_id = g.connection_id AND o.state IN ('pending', 'retry')
+  EXISTS (SELECT 1 FROM hub_operation o WHERE o.connection_id = g.connection_id AND o.state IN
+  ('pending', 'retry')
     AND NOT o.parked AND o.next_at <= {now}) AS sends,
   EXISTS (SELECT 1 FROM hub_operation o WHERE o.connection_id = g.connection_id
-    AND o.state IN ('uncertain', 'accepted') AND o.next_at <= {now} AND o.lease_until IS NULL) AS looks
+    AND o.state IN ('uncertain', 'accepted') AND o.next_at <= {now} AND o.lease_until IS NULL) AS
+    looks
 FROM hub_gate g JOIN hub_connection k ON k.id = g.connection_id
 WHERE k.retired_at IS NULL
   AND (g.paused_at IS NULL OR g.paused_until <= {now})
@@ -64,13 +66,15 @@ def lanes(now: datetime | None = None) -> list[Lane]:
     ]
 
 
-# --- tokens -----------------------------------------------------------------------------------------
+# --- tokens
+# -----------------------------------------------------------------------------------------
 
 
 class Tokens:
     """The buckets of one transaction: locked when first asked for, written back by `store`.
 
-    Two connections to one remote share a bucket. Use it inside one short transaction, in the order of the scopes.
+    Two connections to one remote share a bucket. Use it inside one short transaction, in the order
+    of the scopes.
     """
 
     def __init__(self, now: datetime | None = None) -> None:
@@ -120,7 +124,8 @@ class Tokens:
                     ignore_conflicts=True,
                 )
             bucket = query.get()
-        # Read after the lock: a clock read before a wait for it would refill what others have taken.
+        # Read after the lock: a clock read before a wait for it would refill what others have
+        # taken.
         if is_postgres() or self._now is None:
             self._now = database_now()
         rate = (
@@ -137,7 +142,9 @@ class Tokens:
 def take_tokens(
     wanted: Mapping[RateLimit, int], now: datetime | None = None
 ) -> dict[RateLimit, int]:
-    """Take up to so many tokens of each limit for further calls of running steps; how many there were."""
+    """Take up to so many tokens of each limit for further calls of running steps; how many there
+    were.
+    """
     granted: dict[RateLimit, int] = {}
     with transaction.atomic():
         tokens = Tokens(now)
@@ -149,7 +156,9 @@ def take_tokens(
 
 
 def slow_down(limits: Iterable[RateLimit], seconds: float, now: datetime | None = None) -> None:
-    """The remote said "too fast": these buckets are emptied and refill at half their rate for a while."""
+    """The remote said "too fast": these buckets are emptied and refill at half their rate for a
+    while.
+    """
     now = now or database_now()
     for limit in limits:
         Bucket.objects.filter(scope=limit.scope, group=limit.group).update(
@@ -165,7 +174,8 @@ def throttle(connection_id: int, seconds: float, now: datetime | None = None) ->
     )
 
 
-# --- breaker ----------------------------------------------------------------------------------------
+# --- breaker
+# ----------------------------------------------------------------------------------------
 
 
 def count_bad(
@@ -205,7 +215,9 @@ def count_good(connection_id: int) -> None:
 
 
 def take_probe(connection_id: int, seconds: float, now: datetime | None = None) -> bool:
-    """Whether the caller may make the one probe of an open breaker; others wait `seconds` for its end."""
+    """Whether the caller may make the one probe of an open breaker; others wait `seconds` for its
+    end.
+    """
     now = now or database_now()
     return bool(
         Gate.objects.filter(connection_id=connection_id, breaker_until__lte=now)
@@ -217,7 +229,9 @@ def take_probe(connection_id: int, seconds: float, now: datetime | None = None) 
 def probed(
     connection_id: int, well: bool, *, pause: float, cap: float, now: datetime | None = None
 ) -> None:
-    """The probe's end: close the breaker, or open it again for longer. A probe of unknown fate is not well."""
+    """The probe's end: close the breaker, or open it again for longer. A probe of unknown fate is
+    not well.
+    """
     now = now or database_now()
     gate = Gate.objects.filter(connection_id=connection_id, breaker=Breaker.HALF_OPEN)
     if well:
@@ -235,7 +249,8 @@ def probed(
         )
 
 
-# --- pause ------------------------------------------------------------------------------------------
+# --- pause
+# ------------------------------------------------------------------------------------------
 
 
 def pause(
@@ -247,7 +262,8 @@ def pause(
     until: datetime | None = None,
     now: datetime | None = None,
 ) -> bool:
-    """Stop claiming and marking on a connection; what has left settles. True when it was not paused before.
+    """Stop claiming and marking on a connection; what has left settles. True when it was not paused
+    before.
 
     A person's pause is not replaced by a machine's.
     """
@@ -269,7 +285,9 @@ def pause(
 
 
 def resume(connection_id: int, *, now: datetime | None = None) -> bool:
-    """Open a paused gate, and the breaker with it; True when it was paused. Ages count from here (§11)."""
+    """Open a paused gate, and the breaker with it; True when it was paused. Ages count from here
+    (§11).
+    """
     now = now or database_now()
     return bool(
         Gate.objects.filter(connection_id=connection_id, paused_at__isnull=False).update(
@@ -305,7 +323,9 @@ def end_pauses(now: datetime | None = None) -> int:
 def degrade(
     connection_id: int, action: str, lost: str, why: str, now: datetime | None = None
 ) -> None:
-    """An action turned out not to have what it declares: until a green test it is of its next class."""
+    """An action turned out not to have what it declares: until a green test it is of its next
+    class.
+    """
     now = now or database_now()
     with transaction.atomic():
         query = Gate.objects.filter(connection_id=connection_id)

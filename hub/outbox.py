@@ -1,7 +1,8 @@
 """`submit()`: a change or command becomes an operation, in the transaction of whoever caused it.
 
-The row is the outbox: if the caller's transaction rolls back, there was never an operation. Uniqueness is C1's;
-create or update, coalescing and staleness are decided here (protocol §7, §12, §13).
+The row is the outbox: if the caller's transaction rolls back, there was never an operation.
+Uniqueness is C1's; create or update, coalescing and staleness are decided here (protocol §7, §12,
+§13).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from hub.states import State
 
 
 class Impossible(Exception):
-    """A command that cannot be right: a create of what exists, an update of what does not (protocol §13).
+    """A command that cannot be right: a create of what exists, an update of what does not (protocol
+    §13).
 
     `operation_id` is the row that is in the way, if one is.
     """
@@ -37,12 +39,14 @@ class Impossible(Exception):
 
 
 class Drift(Exception):
-    """The same intent was submitted before with another payload; nothing was inserted (protocol §7)."""
+    """The same intent was submitted before with another payload; nothing was inserted (protocol
+    §7).
+    """
 
     def __init__(self, operation_id: int) -> None:
         super().__init__(
-            f"Operation {operation_id} is the same intent with another payload. Give a changed payload a new version; "
-            "a case has been opened."
+            f"Operation {operation_id} is the same intent with another payload. Give a changed "
+            "payload a new version; a case has been opened."
         )
         self.operation_id = operation_id
 
@@ -90,8 +94,9 @@ def submit(
 ) -> Submitted:
     """Write one operation, or find the one that already stands for this intent.
 
-    Joins the caller's transaction; the workers are rung when it commits. Raises `BadPayload` (bad input, the text
-    names the field), `Impossible`, or `Drift`; after `Drift` a case is open once the caller's transaction has ended.
+    Joins the caller's transaction; the workers are rung when it commits. Raises `BadPayload` (bad
+    input, the text names the field), `Impossible`, or `Drift`; after `Drift` a case is open once
+    the caller's transaction has ended.
     """
     intent = _intent(
         connection, action, source_id, version, fields, source_system, variant, correlation_id
@@ -193,7 +198,8 @@ def _write(intent: Intent) -> Submitted:
     now = database_now()
     stale = intent.write.is_full_state and bool(
         rows(
-            """SELECT 1 FROM hub_operation WHERE connection_id = %s AND stream = %s AND first_sent_at IS NOT NULL
+            """SELECT 1 FROM hub_operation WHERE connection_id = %s AND stream = %s AND
+            first_sent_at IS NOT NULL
               AND version > %s LIMIT 1""",
             [intent.connection.pk, intent.stream, intent.version],
         )
@@ -210,7 +216,9 @@ def _write(intent: Intent) -> Submitted:
 
 
 def _known(intent: Intent) -> Submitted | None:
-    """The newest generation of this intent, if it was submitted before with this payload; raises `Drift`."""
+    """The newest generation of this intent, if it was submitted before with this payload; raises
+    `Drift`.
+    """
     found = list(
         Operation.objects.filter(tenant_id=intent.connection.tenant_id, operation_key=intent.key)
         .order_by("-generation")
@@ -224,7 +232,9 @@ def _known(intent: Intent) -> Submitted | None:
 
 
 def _refuse_impossible(intent: Intent) -> None:
-    """A create of what exists, or a change of what does not, is refused and told which row is in the way."""
+    """A create of what exists, or a change of what does not, is refused and told which row is in
+    the way.
+    """
     mapping = MappingRow.objects.filter(
         tenant_id=intent.connection.tenant_id,
         connection=intent.connection,
@@ -234,7 +244,8 @@ def _refuse_impossible(intent: Intent) -> None:
         deleted_at__isnull=True,
     ).first()
     create = rows(
-        """SELECT id, version, state FROM hub_operation WHERE connection_id = %s AND stream = %s AND yields_ref
+        """SELECT id, version, state FROM hub_operation WHERE connection_id = %s AND stream = %s AND
+        yields_ref
           AND (state IN ('pending', 'running', 'sent', 'uncertain', 'accepted', 'retry')
             OR (state = 'review' AND maybe_executed)) ORDER BY version DESC, id DESC LIMIT 1""",
         [intent.connection.pk, intent.stream],
@@ -243,12 +254,12 @@ def _refuse_impossible(intent: Intent) -> None:
     if intent.write.kind is Kind.CREATE:
         if mapping is not None:
             raise Impossible(
-                f"{what} already exists as {mapping.remote_ref}: submit an update instead of a create."
+                f"{what} already exists as {mapping.remote_ref}: submit an update, not a create."
             )
         if create:
             raise Impossible(
-                f"{what} is already being created by operation {create[0][0]} (version {create[0][1]}, "
-                f"{create[0][2]}): submit an update, which will follow it.",
+                f"{what} is already being created by operation {create[0][0]} "
+                f"(version {create[0][1]}, {create[0][2]}): submit an update, which will follow it.",
                 create[0][0],
             )
     elif mapping is None and not create:
@@ -258,12 +269,15 @@ def _refuse_impossible(intent: Intent) -> None:
 
 
 _INSERT = """
-INSERT INTO hub_operation (tenant_id, connection_id, source_system, object_type, source_id, action, version, variant,
-  operation_key, generation, remote_key, reference, payload, payload_schema, fingerprint, state, state_since,
-  reason_code, reason_text, next_at, parked, lapses, attempts, repeats, looks, lease_token, lease_owner,
-  request_digest, maybe_executed, stream, stream_busy, full_state, yields_ref, doubt_lifted, remote_ref,
-  remote_version, job, supersedes_id, created_at, correlation_id, epoch, restored)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 1, %s, %s, %s, %s, %s, %s, {false}, 0, 0, 0, 0, 0, '',
+INSERT INTO hub_operation (tenant_id, connection_id, source_system, object_type, source_id, action,
+version, variant,
+  operation_key, generation, remote_key, reference, payload, payload_schema, fingerprint, state,
+  state_since, reason_code, reason_text, next_at, parked, lapses, attempts, repeats, looks,
+  lease_token, lease_owner, request_digest, maybe_executed, stream, stream_busy, full_state,
+  yields_ref, doubt_lifted, remote_ref, remote_version, job, supersedes_id, created_at,
+  correlation_id, epoch, restored)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 1, %s, %s, %s, %s, %s, %s, {false}, 0,
+0, 0, 0, 0, '',
   '', {false}, %s, {false}, %s, %s, %s, '', '', '', %s, %s, %s, %s, {false})
 ON CONFLICT (tenant_id, operation_key, generation) DO NOTHING RETURNING id
 """
@@ -321,7 +335,8 @@ def insert(
 def _coalesce(intent: Intent, newer: int, now: datetime) -> None:
     """Older full states that have not gone anywhere are no longer wanted (row 18, §13)."""
     found = rows(
-        """UPDATE hub_operation SET state = 'discarded', state_since = %s, reason_code = 'superseded',
+        """UPDATE hub_operation SET state = 'discarded', state_since = %s, reason_code =
+        'superseded',
           reason_text = %s, parked = %s
         WHERE connection_id = %s AND stream = %s AND action = %s AND variant = %s AND full_state
           AND state IN ('pending', 'retry') AND NOT maybe_executed AND version < %s RETURNING id""",
@@ -341,8 +356,9 @@ def _coalesce(intent: Intent, newer: int, now: datetime) -> None:
 
 
 def replace(operation_id: int, action: str, write: Write, now: datetime) -> int | None:
-    """In the transaction that discarded an operation as superseded: an operation of the same version and state
-    with the other action takes its place (§13); its id, or None when such a one exists already."""
+    """In the transaction that discarded an operation as superseded: an operation of the same
+    version and state with the other action takes its place (§13); its id, or None when such a one
+    exists already."""
     old = Operation.objects.select_related("connection__tenant").get(pk=operation_id)
     tenant, account = old.connection.tenant.slug, old.connection.account
     key = keys.operation_key(
@@ -387,7 +403,9 @@ def replace(operation_id: int, action: str, write: Write, now: datetime) -> int 
 
 
 def _open_drift_case(intent: Intent, operation_id: int) -> None:
-    """Open the case after the caller's transaction has ended: written inside, it would vanish with the rollback."""
+    """Open the case after the caller's transaction has ended: written inside, it would vanish with
+    the rollback.
+    """
 
     def write() -> None:
         cases.open_case(
@@ -398,8 +416,9 @@ def _open_drift_case(intent: Intent, operation_id: int) -> None:
             operation_id=operation_id,
             reason_code="drift",
             summary=(
-                f"{intent.action} of {intent.object_type} {intent.source_id}, version {intent.version}, was submitted "
-                "again with another payload. Nothing was sent for it."
+                f"{intent.action} of {intent.object_type} {intent.source_id}, "
+                f"version {intent.version}, was submitted again with another payload. "
+                "Nothing was sent for it."
             ),
             advice="correct",
         )
@@ -413,6 +432,6 @@ def _open_drift_case(intent: Intent, operation_id: int) -> None:
     if not database.in_atomic_block:
         write()
         return
-    # A connection of its own: on SQLite it waits for the caller's end, on PostgreSQL it need not. Not a daemon, so
-    # that a process that ends right now still writes it.
+    # A connection of its own: on SQLite it waits for the caller's end, on PostgreSQL it need not.
+    # Not a daemon, so that a process that ends right now still writes it.
     threading.Thread(target=elsewhere, name="drift-case").start()

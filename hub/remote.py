@@ -1,6 +1,7 @@
 """A connection made ready to be spoken to: its connector, its route, its numbers, its limits.
 
-Made from one row and thrown away after seconds, so that a changed setting takes effect without a restart.
+Made from one row and thrown away after seconds, so that a changed setting takes effect without a
+restart.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class RateLimit:
 
 @dataclass(slots=True)
 class Remote:
-    """One connection, ready: everything sending needs, and nothing that changes while it is used."""
+    """One connection, ready: everything sending needs, and nothing that changes while it is
+    used.
+    """
 
     connection_id: int
     tenant_id: int
@@ -129,7 +132,9 @@ def settings_of(connection: Connection) -> ConnectionSettings:
 
 
 def describe(connection: Connection) -> Connector:
-    """A connector for asking what it declares and checks; it holds no secret. Raises `UnknownIntegration`."""
+    """A connector for asking what it declares and checks; it holds no secret. Raises
+    `UnknownIntegration`.
+    """
     return registry.make_connector(connection.integration, settings_of(connection), {})
 
 
@@ -178,7 +183,9 @@ def make(connection: Connection, *, mark: str, clock_jumped_at: datetime | None 
 
 
 def wrong(remote: Remote, answer: Answer, action: Write | None) -> Any:
-    """What an answer says by itself (None: a success the connector has to read); its words without secrets."""
+    """What an answer says by itself (None: a success the connector has to read); its words without
+    secrets.
+    """
     header = answer.header("retry-after")
     wait = retry_after(header, datetime.now(UTC)) if header else None
     seen = classify(answer, remote.connector.errors, action, wait)
@@ -204,7 +211,9 @@ class Returned:
 
 
 def advance(resume: Callable[[], Call]) -> Call | Returned:
-    """Resume steps; their next call, or their end. (A `StopIteration` must not cross a coroutine.)"""
+    """Resume steps; their next call, or their end. (A `StopIteration` must not cross a
+    coroutine.)
+    """
     try:
         return resume()
     except StopIteration as end:
@@ -247,7 +256,9 @@ async def one_read(
     max_send: float,
     guard: Callable[[], None] | None,
 ) -> Call | Returned:
-    """Make one read and hand its answer, or its failure, to the steps; what they ask for next, or their end."""
+    """Make one read and hand its answer, or its failure, to the steps; what they ask for next, or
+    their end.
+    """
     try:
         answer = await wire.exchange(
             remote.route,

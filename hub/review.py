@@ -1,7 +1,9 @@
-"""Decisions of a person about one operation: `choices()` says what may be done and why not, `act()` does it.
+"""Decisions of a person about one operation: `choices()` says what may be done and why not, `act()`
+does it.
 
-`act` is the one way in for page, bulk and API. Every decision takes a reason and the state and token the person saw,
-raises the token, and is recorded, refused ones too; a stale page changes nothing (protocol §16).
+`act` is the one way in for page, bulk and API. Every decision takes a reason and the state and
+token the person saw, raises the token, and is recorded, refused ones too; a stale page changes
+nothing (protocol §16).
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class _Refused(Exception):
     """The decision cannot be carried out; the text says why and what to do."""
 
 
-# --- what may be done ------------------------------------------------------------------------------
+# --- what may be done
+# ------------------------------------------------------------------------------
 
 
 def choices(operation: Operation, now: datetime | None = None) -> list[Choice]:
@@ -156,7 +159,8 @@ def _ask_retry(operation: Operation, action: Write | None, now: datetime) -> tup
     if operation.maybe_executed and not _harmless(operation, action, now):
         return (
             _(
-                "It may have happened already, and a repeat could make a second one. Look again first."
+                "It may have happened already, and a repeat could make a second one. "
+                "Look again first."
             ),
             effect,
         )
@@ -165,8 +169,8 @@ def _ask_retry(operation: Operation, action: Write | None, now: datetime) -> tup
 
 def _ask_send_again(operation: Operation, action: Write | None, now: datetime) -> tuple[str, str]:
     effect = _(
-        "This operation is closed with its doubt on record, and a new one of the same content is sent. "
-        "If the first one did happen, there will be two."
+        "This operation is closed with its doubt on record, and a new one of the same content "
+        "is sent. If the first one did happen, there will be two."
     )
     if operation.state != State.REVIEW.value:
         return _not_here(operation), effect
@@ -197,8 +201,8 @@ def _ask_link(operation: Operation, action: Write | None, now: datetime) -> tupl
 def _ask_discard(operation: Operation, action: Write | None, now: datetime) -> tuple[str, str]:
     effect = (
         _(
-            "The operation is closed without sending anything. Its doubt stays on record: the next create of this "
-            "object looks first."
+            "The operation is closed without sending anything. Its doubt stays on record: "
+            "the next create of this object looks first."
         )
         if operation.maybe_executed
         else _("The operation is closed without sending anything.")
@@ -234,7 +238,9 @@ _ASKED: dict[str, _Asked] = {
 
 
 def _harmless(operation: Operation, action: Write, now: datetime) -> bool:
-    """Whether a repeat adds nothing: a key alive, a condition, or a full state by id (protocol §16)."""
+    """Whether a repeat adds nothing: a key alive, a condition, or a full state by id (protocol
+    §16).
+    """
     facts = facts_of(operation, action, now)
     if action.safety in (SafetyClass.A, SafetyClass.A_LOOK):
         return facts.key_alive() and operation.first_sent_at is not None
@@ -255,7 +261,8 @@ def _is_stale(operation: Operation, action: Write) -> bool:
     )
 
 
-# --- doing it --------------------------------------------------------------------------------------
+# --- doing it
+# --------------------------------------------------------------------------------------
 
 
 def act(
@@ -273,8 +280,8 @@ def act(
 ) -> Decided:
     """Carry out one decision, or refuse it; both are recorded.
 
-    Raises `PermissionError` when the user may not, `BadPayload` for a missing reason or an unknown decision.
-    A link reads the remote object first; that read is made before anything is written.
+    Raises `PermissionError` when the user may not, `BadPayload` for a missing reason or an unknown
+    decision. A link reads the remote object first; that read is made before anything is written.
     """
     if action not in ACTIONS:
         raise BadPayload(f"decision: {clean(action, 40)!r} is not one of {', '.join(ACTIONS)}.")
@@ -487,7 +494,9 @@ def _verdict(
 
 
 def _new_generation(row: Operation, declared: Write | None, now: datetime) -> int:
-    """A row that supersedes the doubtful one, with its own key and the same reference; its doubt is lifted."""
+    """A row that supersedes the doubtful one, with its own key and the same reference; its doubt is
+    lifted.
+    """
     if declared is None:
         raise _Refused(_("The code of this action is not installed."))
     newest = (
@@ -518,7 +527,9 @@ def _new_generation(row: Operation, declared: Write | None, now: datetime) -> in
 
 
 def _read_candidate(row: Operation, remote_ref: str, wire: Callable[[], Wire]) -> Candidate:
-    """Read the object a person chose, and check that it can be the one (account, tenant, entity)."""
+    """Read the object a person chose, and check that it can be the one (account, tenant,
+    entity).
+    """
     if not remote_ref:
         raise BadPayload("remote id: choose a candidate or enter the id of the object there.")
     taken = (

@@ -1,7 +1,7 @@
 """What differs between PostgreSQL and SQLite when statements are written by hand.
 
-"The database's clock" is `clock_timestamp()` on PostgreSQL. SQLite has none worth the name, and lives on this
-host: there it is one reading of the host's clock per transaction, passed in as `now`.
+"The database's clock" is `clock_timestamp()` on PostgreSQL. SQLite has none worth the name, and
+lives on this host: there it is one reading of the host's clock per transaction, passed in as `now`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def is_postgres() -> bool:
 
 
 def stamp(moment: datetime | None) -> Any:
-    """A moment as a raw parameter. SQLite compares times as text, so an offset in it would be silently wrong."""
+    """A moment as a raw parameter. SQLite compares times as text, so an offset in it would be
+    silently wrong.
+    """
     if moment is None or is_postgres():
         return moment
     return connection.ops.adapt_datetimefield_value(moment)
@@ -77,7 +79,8 @@ def marks(values: Sequence[Any]) -> str:
 
 @contextmanager
 def short_transaction() -> Iterator[None]:
-    """A transaction of our own: never joined to a caller's, because what it commits must hold at once.
+    """A transaction of our own: never joined to a caller's, because what it commits must hold at
+    once.
 
     Raises `transaction.TransactionManagementError` when called inside `atomic`.
     """

@@ -21,7 +21,9 @@ def _loaded(text: str) -> Any:
 
 
 def as_dict(operation_id: int) -> dict[str, Any] | None:
-    """All that is known of an operation; None when there is none. The payload itself is not in it."""
+    """All that is known of an operation; None when there is none. The payload itself is not in
+    it.
+    """
     row = (
         Operation.objects.select_related("connection", "tenant")
         .filter(pk=operation_id)
@@ -109,7 +111,8 @@ def as_text(told: dict[str, Any]) -> str:
         f"version {told['version']} on {told['connection']} ({told['tenant']})",
         f"  {told['state']}{doubt} since {told['state_since']}",
         f"  {told['reason'] or 'no remark'}",
-        f"  remote id {told['remote_ref'] or '-'}, reference {told['reference']}, key {told['remote_key']}",
+        f"  remote id {told['remote_ref'] or '-'}, reference {told['reference']}",
+        f"  idempotency key {told['remote_key']}",
     ]
     for a in told["attempts"]:
         late = ", came too late to count" if a["stale"] else ""

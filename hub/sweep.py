@@ -1,7 +1,8 @@
-"""`sweep()`: lapsed leases, things that have waited too long, doubts inherited or left by a restore.
+"""`sweep()`: lapsed leases, things that have waited too long, doubts inherited or left by a
+restore.
 
-Any process may run it at any time, several at once are harmless: every move is one conditional update (protocol §17).
-A lapsed `sent` never becomes plainly claimable.
+Any process may run it at any time, several at once are harmless: every move is one conditional
+update (protocol §17). A lapsed `sent` never becomes plainly claimable.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def subject_of(row: Operation) -> Subject:
 
 
 def facts_of(row: Operation, action: Write, now: datetime, opened: datetime | None = None) -> Facts:
-    """What is known of an operation at rest or in wait; ages count from the gate's last opening if that is later."""
+    """What is known of an operation at rest or in wait; ages count from the gate's last opening if
+    that is later.
+    """
     since = (
         row.retry_since if row.state == State.RETRY.value and row.retry_since else row.state_since
     )
@@ -102,7 +105,9 @@ class Sweeper:
         self._clocks: tuple[datetime, float] | None = None
 
     def sweep(self, remotes: Mapping[int, Remote], now: Callable[[], datetime]) -> int:
-        """Make every move that is due; how many there were. `remotes` are the connections that can be used."""
+        """Make every move that is due; how many there were. `remotes` are the connections that can
+        be used.
+        """
         moved = 0
         gate.end_pauses(None if is_postgres() else now())
         self._compare_clocks(now)
@@ -136,7 +141,8 @@ class Sweeper:
             facts = facts_of(row, action, now)
             last = None
             if row.state == State.SENT.value and row.sent_at is not None:
-                # The worker may have been frozen before its last guard, and the copy may still be under way.
+                # The worker may have been frozen before its last guard, and the copy may still be
+                # under way.
                 last = (row.sent_at - now).total_seconds() + self.tuning.margin + action.max_send
                 facts = _at_lapse(facts, -last)
             verdict = decide(facts, Lapsed(), self.tuning.limits, self._roll())
@@ -199,7 +205,9 @@ class Sweeper:
         return self._make(planned, remotes, now), False
 
     def _inherited(self, remotes: Mapping[int, Remote], now: datetime) -> tuple[int, bool]:
-        """Creates of a stream whose earlier create may have happened: they start in doubt (row 22, §12)."""
+        """Creates of a stream whose earlier create may have happened: they start in doubt (row 22,
+        §12).
+        """
         left = Operation.objects.filter(state=State.DISCARDED.value, maybe_executed=True).values(
             "connection_id", "stream"
         )
@@ -247,7 +255,9 @@ class Sweeper:
         return self._make(planned, remotes, now), False
 
     def _older_epoch(self, remotes: Mapping[int, Remote], now: datetime) -> tuple[int, bool]:
-        """After a restore: markers may have been forgotten, so what is unfinished goes as U, one per stream (§17)."""
+        """After a restore: markers may have been forgotten, so what is unfinished goes as U, one
+        per stream (§17).
+        """
         mine = Installation.objects.get(pk=1)
         if mine.restored_at is None:
             return 0, False
@@ -331,7 +341,9 @@ class Sweeper:
             return None
 
     def _orphan(self, row: Operation) -> Settlement:
-        """A lapsed lease of an operation whose connection or code is gone: a person has to see to it."""
+        """A lapsed lease of an operation whose connection or code is gone: a person has to see to
+        it.
+        """
         doubt = row.maybe_executed or row.state == State.SENT.value
         verdict = Verdict(
             State.REVIEW if row.state != State.RUNNING.value or doubt else State.PENDING,
@@ -430,7 +442,9 @@ class Sweeper:
         return len(made.ids)
 
     def _compare_clocks(self, now: Callable[[], datetime]) -> None:
-        """A step of the database's clock cuts waits short: noticed against the monotonic clock (A4, §17)."""
+        """A step of the database's clock cuts waits short: noticed against the monotonic clock (A4,
+        §17).
+        """
         moment, clock = (database_now() if is_postgres() else now()), self._clock()
         before, self._clocks = self._clocks, (moment, clock)
         if before is None:
@@ -439,7 +453,9 @@ class Sweeper:
         if abs(drift) > self.tuning.margin:
             Installation.objects.filter(pk=1).update(
                 clock_jumped_at=moment,
-                clock_note=f"The database's clock stepped by {drift:+.1f} s; check its time service (A4).",
+                clock_note=(
+                    f"The database's clock stepped by {drift:+.1f} s; check its time service (A4)."
+                ),
             )
 
 

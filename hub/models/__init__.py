@@ -1,4 +1,6 @@
-"""The rows the hub keeps: one noun a file. Models carry constraints and facts about one row, no verbs."""
+"""The rows the hub keeps: one noun a file. Models carry constraints and facts about one row, no
+verbs.
+"""
 
 from hub.models.connection import Connection
 from hub.models.gate import Bucket, Gate

@@ -9,12 +9,13 @@ from hub.models.gate import Gate
 
 
 class Connection(models.Model):
-    """Settings only. What workers write while it runs (pause, breaker, tokens) lives in its gate and buckets,
-    so that saving a form can never reopen a breaker (protocol §3).
+    """Settings only. What workers write while it runs (pause, breaker, tokens) lives in its gate
+    and buckets, so that saving a form can never reopen a breaker (protocol §3).
 
-    `account` is fixed once operations exist: another account is another connection. `numbers` overrides what the
-    connector declares per action: ``{"contact.create": {"max_exec": {"value": 60, "source": "...", "date": "..."}}}``,
-    with ``"*"`` for all actions. `limits` overrides rates: ``{"default": {"rate": 2, "burst": 40, "source": ..., "date": ...}}``,
+    `account` is fixed once operations exist: another account is another connection. `numbers`
+    overrides what the connector declares per action: ``{"contact.create": {"max_exec": {"value":
+    60, "source": "...", "date": "..."}}}``, with ``"*"`` for all actions. `limits` overrides rates:
+    ``{"default": {"rate": 2, "burst": 40, "source": ..., "date": ...}}``,
     ``null`` for none. `secrets` is sealed by `hub.credentials`; no other module opens it.
     """
 
@@ -48,7 +49,9 @@ class Connection(models.Model):
         return self.label or self.name
 
     def save(self, *args: Any, **options: Any) -> None:
-        """Save; a new connection gets its gate with it, so that it can never be claimed without one."""
+        """Save; a new connection gets its gate with it, so that it can never be claimed without
+        one.
+        """
         super().save(*args, **options)
         Gate.objects.get_or_create(connection=self)
 

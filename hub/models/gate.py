@@ -1,4 +1,6 @@
-"""May this connection send now, and how much: what workers write about a connection while it runs."""
+"""May this connection send now, and how much: what workers write about a connection while it
+runs.
+"""
 
 from django.db import models
 from django.db.models import Q
@@ -54,7 +56,9 @@ class Gate(models.Model):
 
 
 class Bucket(models.Model):
-    """A rate limit shared by all workers: one per scope (remote host or account) and limit group."""
+    """A rate limit shared by all workers: one per scope (remote host or account) and limit
+    group.
+    """
 
     scope = models.CharField(_("scope"), max_length=250)
     group = models.CharField(_("limit group"), max_length=60)

@@ -5,10 +5,12 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Mapping(models.Model):
-    """Entity ↔ remote id on one connection, unique both ways (C6), with what was last seen on each side.
+    """Entity ↔ remote id on one connection, unique both ways (C6), with what was last seen on each
+    side.
 
-    The source system is part of the entity's identity: two systems number their objects independently.
-    A deleted object keeps its row (`deleted_at`), so that a late update cannot revive it.
+    The source system is part of the entity's identity: two systems number their objects
+    independently. A deleted object keeps its row (`deleted_at`), so that a late update cannot
+    revive it.
     """
 
     tenant = models.ForeignKey("hub.Tenant", models.PROTECT, verbose_name=_("tenant"))

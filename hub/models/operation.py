@@ -25,9 +25,11 @@ CLOSED = ["confirmed", "discarded"]
 
 
 class Operation(models.Model):
-    """One logical intent towards one connection, written in the transaction of the change that caused it.
+    """One logical intent towards one connection, written in the transaction of the change that
+    caused it.
 
-    Only `hub.moves` changes its state, by conditional updates whose `WHERE` names the old state and the token.
+    Only `hub.moves` changes its state, by conditional updates whose `WHERE` names the old state and
+    the token.
     `payload` is the canonical JSON text its fingerprint was taken of.
     """
 
@@ -57,7 +59,9 @@ class Operation(models.Model):
     )
     state_since = models.DateTimeField(_("since"))
     retry_since = models.DateTimeField(_("retrying since"), null=True, blank=True)
-    """The first of the retries that are still going on; their age counts from here (protocol §11)."""
+    """The first of the retries that are still going on; their age counts from here (protocol
+    §11).
+    """
     reason_code = models.CharField(_("reason code"), max_length=60, blank=True)
     reason_text = models.TextField(_("reason"), blank=True)
     next_at = models.DateTimeField(_("next run"))
@@ -271,7 +275,9 @@ class Attempt(models.Model):
 
 
 class Evidence(models.Model):
-    """A fact that is no attempt's own: late results, moves by the sweep, notes. Only ever added to."""
+    """A fact that is no attempt's own: late results, moves by the sweep, notes. Only ever added
+    to.
+    """
 
     operation = models.ForeignKey(Operation, models.PROTECT, related_name="evidence_set")
     at = models.DateTimeField(_("at"))

@@ -1,8 +1,10 @@
-"""Layer L4: a crash at every single step point, in this process and by SIGKILL (F13, F20, F29-F32, F70, F73).
+"""Layer L4: a crash at every single step point, in this process and by SIGKILL (F13, F20, F29-F32,
+F70, F73).
 
-For step 1, 2, 3 … a drain carries one fresh operation and dies there; the next one takes over what is left. Every
-operation has a connection of its own, and those of the dead are paused until all crashes are over, so that a later
-drain meets its own operation only. In the end all gates open, everything comes to rest, and all invariants hold.
+For step 1, 2, 3 … a drain carries one fresh operation and dies there; the next one takes over what
+is left. Every operation has a connection of its own, and those of the dead are paused until all
+crashes are over, so that a later drain meets its own operation only. In the end all gates open,
+everything comes to rest, and all invariants hold.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ Dying = Callable[[str, int], list[str]]
 
 
 def _die_everywhere(world: World, action: str, dying: Dying) -> set[str]:
-    """Crash at each step that an undisturbed run meets, each time it is met; the names of the steps that were hit."""
+    """Crash at each step that an undisturbed run meets, each time it is met; the names of the steps
+    that were hit.
+    """
     stand_in = world.stand_in()
     ready = [world.connect(stand_in, f"a{n}", numbers=NUMBERS) for n in range(MOST)]
     if action != "contact.create":
@@ -112,7 +116,9 @@ def test_a_kill_at_any_step_loses_nothing(world: World, action: str) -> None:
 
 
 def _all_true(world: World) -> None:
-    """Every operation is confirmed: the stand-in was well, so nothing but the crash was in the way."""
+    """Every operation is confirmed: the stand-in was well, so nothing but the crash was in the
+    way.
+    """
     left = Operation.objects.exclude(state="confirmed").values_list("pk", flat=True)
     assert not left, "\n".join(world.story(pk) for pk in list(left)[:5])
     assert Connection.objects.count() == MOST

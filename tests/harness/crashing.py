@@ -1,4 +1,6 @@
-"""Drains that die at a chosen step point: once by losing all memory in this process, once by SIGKILL for real."""
+"""Drains that die at a chosen step point: once by losing all memory in this process, once by
+SIGKILL for real.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class Crash(BaseException):
 
 @dataclass
 class Fuse:
-    """A step hook that dies at the n-th time of a named step, and at every later step: the dead do nothing more.
+    """A step hook that dies at the n-th time of a named step, and at every later step: the dead do
+    nothing more.
 
     Without a name it only notes what it sees.
     """
@@ -47,7 +50,9 @@ class Fuse:
 
 @dataclass
 class Lethal(Fuse):
-    """The same, for real. The name of the step goes to a pipe first, so that the test can tell where it was."""
+    """The same, for real. The name of the step goes to a pipe first, so that the test can tell
+    where it was.
+    """
 
     pipe: int = -1
 
@@ -70,7 +75,9 @@ class Gallows:
         )
 
     def drain(self, name: str, time: int, tuning: dict[str, Any]) -> list[str]:
-        """Run a drain that dies at the step of that name; the steps it saw, or all and "end" if it did not die."""
+        """Run a drain that dies at the step of that name; the steps it saw, or all and "end" if it
+        did not die.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"name": name, "time": time, "tuning": tuning}) + "\n")
@@ -98,7 +105,9 @@ def _child(name: str, time: int, tuning: dict[str, Any], pipe: int) -> None:
 
 
 def main() -> None:
-    """Read orders from standard input; nothing here touches the database, so every fork starts clean."""
+    """Read orders from standard input; nothing here touches the database, so every fork starts
+    clean.
+    """
     import django
 
     django.setup()
@@ -122,7 +131,8 @@ def main() -> None:
         with os.fdopen(reader) as told:
             text = told.read()
         os.waitpid(pid, 0)
-        print(text.strip() or "[]", flush=True)
+        sys.stdout.write((text.strip() or "[]") + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
