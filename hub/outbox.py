@@ -235,6 +235,14 @@ def _refuse_impossible(intent: Intent) -> None:
     """A create of what exists, or a change of what does not, is refused and told which row is in
     the way.
     """
+    # First the creates: one that ends in between has written its mapping by the time that is read.
+    create = rows(
+        """SELECT id, version, state FROM hub_operation WHERE connection_id = %s AND stream = %s AND
+        yields_ref
+          AND (state IN ('pending', 'running', 'sent', 'uncertain', 'accepted', 'retry')
+            OR (state = 'review' AND maybe_executed)) ORDER BY version DESC, id DESC LIMIT 1""",
+        [intent.connection.pk, intent.stream],
+    )
     mapping = MappingRow.objects.filter(
         tenant_id=intent.connection.tenant_id,
         connection=intent.connection,
@@ -243,13 +251,6 @@ def _refuse_impossible(intent: Intent) -> None:
         source_id=intent.source_id,
         deleted_at__isnull=True,
     ).first()
-    create = rows(
-        """SELECT id, version, state FROM hub_operation WHERE connection_id = %s AND stream = %s AND
-        yields_ref
-          AND (state IN ('pending', 'running', 'sent', 'uncertain', 'accepted', 'retry')
-            OR (state = 'review' AND maybe_executed)) ORDER BY version DESC, id DESC LIMIT 1""",
-        [intent.connection.pk, intent.stream],
-    )
     what = f"{intent.object_type} {intent.source_id}"
     if intent.write.kind is Kind.CREATE:
         if mapping is not None:
