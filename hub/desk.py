@@ -20,39 +20,20 @@ from typing import Any
 
 from django.db import DatabaseError, IntegrityError, InterfaceError, connection, transaction
 
-from hub import cases, claims, gate, moves, outbox, remote
+from hub import cases, claims, gate, moves, remote
 from hub.bell import CHANNEL
 from hub.claims import Claim, Claimed, LaneShare
-from hub.contract import Candidate as SeenCandidate
-from hub.contract import Done, Seen
-from hub.models import Connection, Gate, Heartbeat, Installation, Operation
+from hub.models import Connection, Gate, Heartbeat, Installation
 from hub.models.gate import PauseKind
-from hub.models.review import Subject as CaseSubject
-from hub.policy import Advice, Breath, Halt, Verdict
 from hub.redaction import Scrubber
-from hub.signals import confirmed
+from hub.settling import Result, Settler
 from hub.sql import database_now, execute, is_postgres, rows, stamp
-from hub.states import Actor, State
 from hub.sweep import Sweeper
 from hub.tuning import Tuning
 
 log = logging.getLogger("hub.delivery")
 Steps = Callable[[str], None]
 _NO_SECRETS = Scrubber()
-
-
-@dataclass(slots=True)
-class Result:
-    """One operation on its way back: what was seen of it, and the move that follows."""
-
-    item: Claimed
-    move: moves.Settlement
-    seen: Seen | None = None
-    replace_with: str = ""
-    """The action of the operation that takes its place (protocol §13)."""
-    lost: str = ""
-    again: bool = False
-    """It was handed in before, and the fate of that commit is unknown."""
 
 
 @dataclass(slots=True)
@@ -109,7 +90,6 @@ class Desk:
         self.worker = worker
         self.tuning = tuning
         self.flight = flight
-        self.settled = 0
         self.failure: BaseException | None = None
         self.idle_since: float | None = None
         self._deliver = deliver
@@ -119,7 +99,6 @@ class Desk:
         self._now = now
         self._roll = roll
         self._steps = steps
-        self._results: deque[Result] = deque()
         self._marks: deque[MarkWish] = deque()
         self._tokens: deque[TokenWish] = deque()
         self._calls: deque[Callable[[], None]] = deque()
@@ -128,7 +107,6 @@ class Desk:
         self._broken: dict[int, str] = {}
         self._served: dict[int, int] = {}
         self._turn = 0
-        self._failing: set[int] = set()
         self._rung = True
         self._next_claim = 0.0
         self._next_sweep = 0.0
@@ -146,6 +124,18 @@ class Desk:
         self._identity = Claim(worker, 0, 0)
         self._mark = "hub"
         self._sweeper = Sweeper(tuning, roll=roll, steps=steps)
+        self._settler = Settler(
+            worker=worker,
+            tuning=tuning,
+            remotes=self._remotes,
+            sweeper=self._sweeper,
+            now=now,
+            steps=steps,
+            guarded=self._guarded,
+            reconnect=self._reconnect,
+            ring=self._hear_of_work,
+            soonest=self._comes_back,
+        )
 
     # --- for the loop ---
 
@@ -153,7 +143,7 @@ class Desk:
         self._thread.start()
 
     def settle(self, result: Result) -> None:
-        self._results.append(result)
+        self._settler.waiting.append(result)
         self._wake()
 
     def mark(self, wish: MarkWish) -> None:
@@ -182,6 +172,15 @@ class Desk:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def probed(self, connection_id: int, well: bool) -> None:
+        """Write the end of a breaker's probe; on this thread, so through `call`."""
+        self._settler.probed(connection_id, well)
+
+    @property
+    def settled(self) -> int:
+        """How many moves this drain has made."""
+        return self._settler.settled
+
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
@@ -199,7 +198,7 @@ class Desk:
     def _run(self) -> None:
         try:
             self._open()
-            while not (self._ending and not self._results and not self._marks):
+            while not (self._ending and not self._settler.waiting and not self._marks):
                 self._round()
                 self._sleep()
         except BaseException as error:
@@ -263,8 +262,8 @@ class Desk:
         self._asleep = False
         while self._calls:
             self._guarded(self._calls.popleft())
-        if self._results:
-            self._settle_waiting()
+        if self._settler.waiting:
+            self._settler.settle_waiting()
         if self._marks:
             self._mark_waiting()
         if self._tokens:
@@ -281,7 +280,7 @@ class Desk:
                 self._next_claim = self._clock() + 0.2
 
     def _sleep(self) -> None:
-        if self._results or self._marks or self._tokens or self._calls or self._ending:
+        if self._settler.waiting or self._marks or self._tokens or self._calls or self._ending:
             return
         now = self._clock()
         until = min(self._next_beat, self._next_sweep)
@@ -290,7 +289,7 @@ class Desk:
             if self._rung and self._room() > 0:
                 until = now
         self._asleep = True
-        if self._results or self._marks or self._tokens or self._calls:
+        if self._settler.waiting or self._marks or self._tokens or self._calls:
             return  # handed in between the two lines above
         wait = max(0.0, min(until - now, self.tuning.beat_every))
         watched: list[Any] = [self._read]
@@ -318,6 +317,12 @@ class Desk:
         raw.pgconn.consume_input()
         while raw.pgconn.notifies() is not None:
             self._rung = True
+
+    def _hear_of_work(self) -> None:
+        self._rung = True
+
+    def _comes_back(self, seconds: float) -> None:
+        self._next_claim = min(self._next_claim, self._clock() + seconds + 0.005)
 
     # --- claiming ---
 
@@ -417,7 +422,7 @@ class Desk:
 
     def _shares(self, open_lanes: list[gate.Lane], now: datetime) -> list[LaneShare]:
         self._load_remotes([lane.connection_id for lane in open_lanes])
-        self._failing = {lane.connection_id for lane in open_lanes if lane.failures}
+        self._settler.failing({lane.connection_id for lane in open_lanes if lane.failures})
         self._turn += 1
         open_lanes = [lane for lane in open_lanes if lane.connection_id in self._remotes]
         open_lanes.sort(key=lambda lane: self._served.get(lane.connection_id, 0))
@@ -568,270 +573,6 @@ class Desk:
 
         self._deliver(tell)
 
-    # --- settling ---
-
-    def _settle_waiting(self) -> None:
-        batch = [self._results.popleft() for _ in range(min(len(self._results), 200))]
-        self._steps("settle.before")
-        try:
-            self._settle(batch)
-            self._steps("settle.committed")
-            return
-        except (DatabaseError, InterfaceError, moves.MappingTaken, FollowUpFailed) as error:
-            log.info("drain %s: batch of %d settled one by one: %s", self.worker, len(batch), error)
-            whole = not isinstance(error, (IntegrityError, moves.MappingTaken, FollowUpFailed))
-        if whole and not self._guarded(self._reconnect):
-            for one in batch:
-                one.again = True
-            self._results.extendleft(reversed(batch))
-            return
-        for one in batch:
-            one.again = one.again or whole
-            self._settle_alone(one)
-
-    def _settle_alone(self, one: Result) -> None:
-        """One operation's fault never costs the others their result (protocol §6.6)."""
-        for attempt in (1, 2):
-            try:
-                self._settle([one])
-                return
-            except (moves.MappingTaken, IntegrityError, FollowUpFailed) as error:
-                if attempt == 1 and isinstance(error, FollowUpFailed):
-                    continue
-                self._settle_to_review(one, error)
-                return
-            except (DatabaseError, InterfaceError) as error:
-                if attempt == 2:
-                    log.error(
-                        "operation %s: its result could not be stored (%s); its lease will lapse",
-                        one.item.id,
-                        str(error).strip(),
-                    )
-                    return
-                one.again = True
-                self._guarded(self._reconnect)
-
-    def _settle_to_review(self, one: Result, error: Exception) -> None:
-        """What came back contradicts what is stored, or its follow-up raised twice: a person looks
-        at it.
-        """
-        done = one.move.verdict.done
-        ref = done.remote_ref if done is not None else ""
-        taken = isinstance(error, (moves.MappingTaken, IntegrityError))
-        text = f"It was done (remote id {ref or '?'}), but " + (
-            "that object, or this entity, is already tied to something else."
-            if taken
-            else f"what should follow from it failed twice: {error}"
-        )
-        verdict = Verdict(
-            State.REVIEW,
-            "mapping_taken" if taken else "follow_up_failed",
-            text,
-            one.move.verdict.outcome,
-            doubt=True,
-            advice=Advice.LINK,
-            breath=one.move.verdict.breath,
-        )
-        kept = moves.Settlement(
-            one.move.subject, verdict, Actor.WORKER, one.move.tried, kind=one.move.kind
-        )
-        seen = one.seen
-        one.move = kept
-        one.replace_with = ""
-        try:
-            self._settle([one])
-        except (DatabaseError, InterfaceError, moves.MappingTaken) as second:
-            log.error("operation %s: %s; its lease will lapse", one.item.id, second)
-            self._guarded(self._reconnect)
-            return
-        self._guarded(
-            lambda: cases.note(
-                one.item.id,
-                "follow_up_failed",
-                text,
-                actor=self.worker,
-                token=one.item.token,
-                data=f"remote id {ref}" if isinstance(seen, Done) else "",
-            )
-        )
-
-    def _settle(self, batch: list[Result]) -> None:
-        now = self._now()
-        with transaction.atomic(durable=True):
-            settled = moves.settle([one.move for one in batch], now)
-            hit = [one for one in batch if one.item.id in settled.ids]
-            missed = [one for one in batch if one.item.id not in settled.ids]
-            self._follow(hit, now)
-            self._late(missed, now)
-        if settled.unparked:
-            self._rung = True
-        self.settled += len(hit)
-        soonest = min(
-            (r.move.verdict.delay for r in hit if r.move.after in _COMES_BACK), default=None
-        )
-        if soonest is not None:
-            self._next_claim = min(self._next_claim, self._clock() + soonest + 0.005)
-        if hit and self.flight.accepting and self.flight.queued <= self.tuning.claim_depth // 2:
-            self._next_claim = min(self._next_claim, self._clock() + self.tuning.poll_interval)
-
-    def _follow(self, hit: list[Result], now: datetime) -> None:
-        """What else belongs into the transaction of the moves: cases, gates, replacements, local
-        follow-ups.
-        """
-        bad: dict[int, int] = {}
-        good: set[int] = set()
-        for one in hit:
-            verdict, lane = one.move.verdict, one.item.connection_id
-            if verdict.breath is Breath.BAD:
-                bad[lane] = bad.get(lane, 0) + 1
-            elif verdict.breath is Breath.GOOD:
-                good.add(lane)
-            if one.move.after is State.CONFIRMED:
-                if confirmed.has_listeners():
-                    self._tell(one)
-                continue
-            if one.move.after in _NEEDS_A_CASE:
-                cases.follow(one.move, self._scrubber(lane), now)
-            if verdict.halt is not Halt.NO:
-                self._halt(one, now)
-            if verdict.throttle is not None:
-                self._throttle(lane, verdict.throttle, now)
-            if verdict.degrade:
-                gate.degrade(lane, one.item.action, verdict.degrade, verdict.text, now)
-            if one.replace_with:
-                self._replace(one, now)
-        for one in hit:
-            if one.move.verdict.degrade and one.move.after is State.CONFIRMED:
-                gate.degrade(
-                    one.item.connection_id,
-                    one.item.action,
-                    one.move.verdict.degrade,
-                    one.move.verdict.text,
-                    now,
-                )
-            if one.item.probe:
-                self.probed(one.item.connection_id, one.move.verdict.breath is Breath.GOOD)
-        for lane, count in bad.items():
-            if lane not in good:
-                self._failing.add(lane)
-                gate.count_bad(
-                    lane,
-                    count,
-                    threshold=self.tuning.breaker_threshold,
-                    pause=self.tuning.breaker_pause,
-                    cap=self.tuning.breaker_pause_cap,
-                    now=now if not is_postgres() else None,
-                )
-        for lane in good & self._failing:
-            self._failing.discard(lane)
-            gate.count_good(lane)
-
-    def probed(self, connection_id: int, well: bool) -> None:
-        """Write the end of a breaker's probe."""
-        gate.probed(
-            connection_id,
-            well,
-            pause=self.tuning.breaker_pause,
-            cap=self.tuning.breaker_pause_cap,
-            now=None if is_postgres() else self._now(),
-        )
-        if well:
-            self._rung = True
-
-    def _tell(self, one: Result) -> None:
-        try:
-            confirmed.send(
-                sender=Operation, operation_id=one.item.id, remote_ref=one.item.remote_ref
-            )
-        except DatabaseError:
-            raise
-        except Exception as error:
-            raise FollowUpFailed(f"{type(error).__name__}: {error}") from error
-        self._steps("follow_up.committed")
-
-    def _scrubber(self, lane: int) -> Scrubber:
-        ready = self._remotes.get(lane)
-        return ready.scrubber if ready is not None else _NO_SECRETS
-
-    def _halt(self, one: Result, now: datetime) -> None:
-        """Our access or their certificate is no good: the connection pauses, and one case stands
-        for all.
-        """
-        lane, verdict = one.item.connection_id, one.move.verdict
-        kind = PauseKind.CERTIFICATE if verdict.halt is Halt.CERTIFICATE else PauseKind.CREDENTIAL
-        gate.pause(lane, kind, verdict.text, now=None if is_postgres() else now)
-        cases.about_connection(lane, verdict.code, verdict.text)
-
-    def _throttle(self, lane: int, seconds: float, now: datetime) -> None:
-        moment = None if is_postgres() else now
-        gate.throttle(lane, seconds, moment)
-        ready = self._remotes.get(lane)
-        if ready is not None:
-            gate.slow_down(ready.limits.values(), seconds, moment)
-
-    def _replace(self, one: Result, now: datetime) -> None:
-        """An update of nothing becomes a create, a create of what exists an update: same version
-        and state.
-        """
-        ready = self._remotes.get(one.item.connection_id)
-        if ready is not None:
-            outbox.replace(one.item.id, one.replace_with, ready.write(one.replace_with), now)
-            self._rung = True
-
-    def _late(self, missed: list[Result], now: datetime) -> None:
-        """A result that came too late is evidence and settles nothing; one that names an object is
-        followed up (§6.7).
-        """
-        for one in missed:
-            if one.again and rows(
-                """SELECT 1 FROM hub_attempt WHERE operation_id = %s AND token = %s AND settled_at
-                IS NOT NULL
-                  AND NOT stale""",
-                [one.item.id, one.item.token],
-            ):
-                continue  # the commit whose fate was unknown did hold
-            ref = one.seen.remote_ref if isinstance(one.seen, Done) else ""
-            cases.note(
-                one.item.id,
-                "late_result",
-                f"A result came after the lease was lost: {one.move.verdict.text}",
-                actor=self.worker,
-                now=now,
-                token=one.item.token,
-                data=f"remote id {ref}" if ref else "",
-            )
-            if ref:
-                self._follow_late(one, ref, now)
-
-    def _follow_late(self, one: Result, ref: str, now: datetime) -> None:
-        row = Operation.objects.get(pk=one.item.id)
-        state = State(row.state)
-        if state is State.UNCERTAIN:
-            Operation.objects.filter(pk=row.pk, state=State.UNCERTAIN.value).update(next_at=now)
-            self._rung = True
-        elif state in (State.RETRY, State.RUNNING):
-            self._sweeper.look_instead(row, now)
-            self._rung = True
-        elif state is State.REVIEW:
-            case = cases.open_one(CaseSubject.OPERATION, row.pk)
-            if case is not None:
-                named = SeenCandidate(ref, matches=False)
-                cases.keep_candidates(case, [named], self._scrubber(row.connection_id), now)
-        elif row.remote_ref and row.remote_ref != ref and row.yields_ref:
-            cases.open_case(
-                CaseSubject.DUPLICATE,
-                row.pk,
-                tenant_id=row.tenant_id,
-                connection_id=row.connection_id,
-                operation_id=row.pk,
-                reason_code="late_duplicate",
-                summary=(
-                    f"A late answer names object {ref}, but this operation is settled with "
-                    f"{row.remote_ref}: one of them is probably a duplicate."
-                ),
-                now=now,
-            )
-
     # --- the rest ---
 
     def _sweep(self) -> None:
@@ -852,7 +593,7 @@ class Desk:
                 "epoch": self._identity.epoch,
                 "beat_at": now,
                 "in_flight": self.flight.in_flight,
-                "settled": self.settled,
+                "settled": self._settler.settled,
             },
             create_defaults={
                 "host": socket.gethostname()[:200],
@@ -865,11 +606,3 @@ class Desk:
 
     def _farewell(self) -> None:
         Heartbeat.objects.filter(drain=self.worker).delete()
-
-
-class FollowUpFailed(Exception):
-    """Local code that listens for confirmations raised."""
-
-
-_COMES_BACK = frozenset({State.PENDING, State.RETRY, State.UNCERTAIN, State.ACCEPTED})
-_NEEDS_A_CASE = frozenset({State.FAILED, State.REVIEW})

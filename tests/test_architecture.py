@@ -53,6 +53,8 @@ ROWS: dict[str, frozenset[str]] = {
             "cases",
             "claims",
             "delivery",
+            "settling",
+            "work",
             "desk",
             "entities",
             "gate",
@@ -66,8 +68,9 @@ ROWS: dict[str, frozenset[str]] = {
             "sweep",
         }
     ),
-    EDGES: frozenset({"tasks", "management", "site", "admin", "panel", "api", "urls", "checks",
-                      "health_views"}),
+    EDGES: frozenset(
+        {"tasks", "management", "site", "admin", "panel", "api", "urls", "checks", "health_views"}
+    ),
     FRAME: frozenset({"settings", "wsgi", "apps"}),
     SHIPPED_TESTS: frozenset({"testing"}),
 }
