@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connection as database
 from django.db import transaction
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Count, Min, Q, QuerySet
+from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery
 
 from hub import credentials, gate, keys, outbox
 from hub.models import Connection, Gate, Heartbeat, Installation, Operation, Tenant
@@ -74,17 +74,18 @@ def oldest_due(now: datetime | None = None) -> float | None:
     ran out.
     """
     now = now or database_now()
-    through = _open_gates(now).values("pk")
-    waiting = Operation.objects.filter(connection_id__in=through, next_at__lte=now).filter(
-        Q(state__in=[State.PENDING.value, State.RETRY.value], parked=False)
-        | Q(state__in=[State.UNCERTAIN.value, State.ACCEPTED.value], lease_until__isnull=True)
+    # One row of an index per connection and kind: a minimum over everything due would read it all.
+    mine = Operation.objects.filter(connection_id=OuterRef("pk")).order_by("next_at")
+    to_send = mine.filter(state__in=[State.PENDING.value, State.RETRY.value], parked=False)
+    to_look = mine.filter(
+        state__in=[State.UNCERTAIN.value, State.ACCEPTED.value], lease_until__isnull=True
     )
-    lapsed = Operation.objects.filter(lease_until__lt=now)
-    moments = [
-        waiting.aggregate(at=Min("next_at"))["at"],
-        lapsed.aggregate(at=Min("lease_until"))["at"],
-    ]
-    found = [moment for moment in moments if moment is not None]
+    firsts = _open_gates(now).values_list(
+        Subquery(to_send.values("next_at")[:1]), Subquery(to_look.values("next_at")[:1])
+    )
+    lapsed = Operation.objects.filter(lease_until__lt=now).aggregate(at=Min("lease_until"))["at"]
+    found = [at for pair in firsts for at in pair if at is not None and at <= now]
+    found += [] if lapsed is None else [lapsed]
     return (now - min(found)).total_seconds() if found else None
 
 

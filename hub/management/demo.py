@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from django.conf import settings
@@ -295,6 +294,9 @@ def tell(
         try:
             for fault in scene.faults:
                 order({**fault, **_aim(connection, scene)})
+        except OSError as error:
+            say(f"the stand-in takes no orders ({error}); {scene.source_id} goes without its fault")
+        try:
             submitted = outbox.submit(
                 connection,
                 scene.action,
@@ -306,9 +308,6 @@ def tell(
         except (BadPayload, outbox.Impossible, outbox.Drift) as error:
             # A person may have decided otherwise in the meantime, such as discarded the create.
             say(f"{scene.action} {scene.source_id}: not submitted: {error}")
-            continue
-        except (URLError, OSError) as error:
-            say(f"the stand-in takes no orders ({error}); {scene.source_id} goes without its fault")
             continue
         fresh += submitted.fresh
     return fresh
