@@ -1044,7 +1044,10 @@ def _conflicting(facts: Facts, seen: Refused, limits: Limits, roll: float) -> Ve
                 "key_in_progress",
                 "The remote still works on our key; the same request is repeated later.",
                 Outcome.CONFLICT,
-                delay=_not_before(seen, facts, limits, roll),
+                delay=max(
+                    _not_before(seen, facts, limits, roll),
+                    0.0 if action.key_atomic else _settle_left(facts, just_left=True),
+                ),
                 doubt=True,
                 **told,
             )
