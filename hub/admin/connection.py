@@ -101,6 +101,9 @@ class ConnectionAdmin(admin.ModelAdmin):
                 label=db_field.verbose_name,
                 choices=[(one.label, one.verbose_name) for one in integrations()],
             )
+        if db_field.name == "options":
+            # Django would compare with a hidden copy of what was shown, not with the row.
+            options["show_hidden_initial"] = False
         return super().formfield_for_dbfield(db_field, request, **options)
 
     # --- pages ------------------------------------------------------------------------------------

@@ -159,6 +159,10 @@ def _entry(stored: Any) -> tuple[Any, str, str]:
     return stored, "", ""
 
 
+def _shown(value: float | None) -> str:
+    return "" if value is None else words.number(value)
+
+
 def _date(text: str) -> date | None:
     try:
         return date.fromisoformat(text)
@@ -414,19 +418,22 @@ def _limit_fields(connection: Connection, group: str, limit: RateLimit | None) -
 
     def default(value: float) -> str:
         origin = _origin(limit.source, limit.dated) if limit else ""
-        return _("Connector: %(value)g (%(origin)s)") % {"value": value, "origin": origin}
+        return _("Connector: %(value)s (%(origin)s)") % {
+            "value": words.number(value),
+            "origin": origin,
+        }
 
     prefix = f"limit__{group}"
     return {
         f"{prefix}__rate": Positive(
             label=gettext_lazy("per second"),
-            initial=values.get("rate"),
+            initial=_shown(values.get("rate")),
             help_text=default(limit.rate) if limit else "",
         ),
         f"{prefix}__burst": Positive(
             least=1.0,
             label=gettext_lazy("at once"),
-            initial=values.get("burst"),
+            initial=_shown(values.get("burst")),
             help_text=default(limit.burst) if limit else "",
         ),
         f"{prefix}__none": forms.BooleanField(
@@ -445,13 +452,13 @@ def _number_fields(connection: Connection, plan: Plan, action: str) -> dict[str,
         initial: Any = None
         if name in stored:
             value, its_source, its_date = _entry(stored[name])
-            initial = _("unknown") if value is None else value
+            initial = _("unknown") if value is None else words.number(value)
             source, dated = its_source or source, its_date or dated
         help_text = ""
         if declared is not None:
             default = getattr(declared, name, None)
             help_text = _("Connector: %(value)s (%(origin)s)") % {
-                "value": _("unknown") if default is None else f"{default:g}",
+                "value": _("unknown") if default is None else words.number(default),
                 "origin": _origin(getattr(declared, "source", ""), getattr(declared, "dated", "")),
             }
         fields[f"{prefix}__{name}"] = Seconds(

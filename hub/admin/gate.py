@@ -17,6 +17,7 @@ class GateAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     list_filter = ("pause_kind", "breaker")
     list_select_related = ("connection",)
+    heavy = ("connection__secrets",)
     exclude = ("degraded",)
     readonly_fields = ("lost",)
 

@@ -25,7 +25,7 @@ class MappingAdmin(ReadOnlyAdmin):
     list_select_related = ("tenant", "connection")
     search_fields = ("pk",)
     search_help_text = _("Exact: source id, or the id over there.")
-    heavy = ("values",)
+    heavy = ("values", "connection__secrets")
     values = ("shown_values",)
     exclude = ("values",)
     readonly_fields = ("shown_values",)

@@ -104,7 +104,7 @@ class OperationAdmin(ReadOnlyAdmin):
     search_help_text = _(
         "Exact: number, source id, reference, operation key, or the id over there."
     )
-    heavy = ("payload", "progress", "reason_text")
+    heavy = ("payload", "progress", "reason_text", "connection__secrets")
     exclude = ("payload", "progress", "after")
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:

@@ -63,6 +63,7 @@ class ReviewCaseAdmin(ReadOnlyAdmin):
         OpenFilter, TenantFilter, ConnectionFilter, "subject", ReasonFilter, OpenedFilter,
     )  # fmt: skip
     list_select_related = ("tenant", "connection")
+    heavy = ("connection__secrets",)
     exclude = ("operation", "advice", "reason_code")
     readonly_fields = ("story", "why", "advised")
 

@@ -134,7 +134,7 @@ def _action_lines(connection: Connection, row: Gate | None) -> tuple[list[Action
             continue
         declared = degraded(declared, lost.get(name))
         numbers = tuple(
-            (number, f"{value:g} s" if value is not None else _("unknown"))
+            (number, f"{words.number(value)} s" if value is not None else _("unknown"))
             for number in ("max_send", "max_exec", "index_lag", "key_ttl")
             for value in [getattr(declared, number)]
             if value is not None or number == "max_exec"

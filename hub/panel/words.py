@@ -183,6 +183,15 @@ NUMBERS: Words = {
 }
 
 
+def number(value: float | str) -> str:
+    """A number as a person writes it, no ".0" and no exponent; what is none, as it is."""
+    try:
+        value = float(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
 def reason(code: str) -> str:
     """The words for a reason code; an unknown code is shown as it is."""
     return str(REASONS.get(code, code))
