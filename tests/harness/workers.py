@@ -68,3 +68,100 @@ class Worker:
     def said(self) -> str:
         """What it wrote."""
         return self.output.read_text(errors="replace")
+
+
+class Cluster:
+    """A parent that keeps a number of drains running; both may be killed, and the parent started anew."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path, count: int = 2) -> None:
+        self.count = count
+        self._environment = dict(environment)
+        self._folder = folder
+        self._parents: list[subprocess.Popen[bytes]] = []
+        self._orphans: set[int] = set()
+        self.start()
+
+    def start(self) -> None:
+        """Start a parent; it forks its drains at once."""
+        number = len(self._parents)
+        with (self._folder / f"cluster-{number}.log").open("ab") as output:
+            self._parents.append(
+                subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "tests.harness.supervisor",
+                        str(self.count),
+                        str(self._record(number)),
+                    ],
+                    env=self._environment,
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+
+    def _record(self, number: int) -> Path:
+        return self._folder / f"cluster-{number}.children"
+
+    @property
+    def parent(self) -> int:
+        """Process id of the present parent."""
+        return self._parents[-1].pid
+
+    def children(self) -> list[int]:
+        """Process ids of the present parent's drains, the eldest first."""
+        return self._children_of(len(self._parents) - 1)
+
+    def _children_of(self, number: int) -> list[int]:
+        record = self._record(number)
+        found: list[int] = []
+        for line in record.read_text().splitlines() if record.exists() else ():
+            if line.startswith("+"):
+                found.append(int(line[1:]))
+            elif int(line[1:]) in found:
+                found.remove(int(line[1:]))
+        return found
+
+    def kill_parent(self) -> list[int]:
+        """SIGKILL to the parent; the drains it leaves behind go on, and are returned."""
+        left = self.children()
+        self._parents[-1].kill()
+        self._parents[-1].wait(10)
+        self._orphans |= set(left)
+        return left
+
+    def send(self, pid: int, number: int) -> None:
+        """A signal to one of our drains; nothing when it has ended."""
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            self._orphans.discard(pid)
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to one drain."""
+        self.send(pid, signal.SIGKILL)
+        self._orphans.discard(pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the present parent runs."""
+        return self._parents[-1].poll() is None
+
+    def end(self) -> None:
+        """Kill the parent, its drains and whatever an earlier parent left behind."""
+        children = self.children()
+        if self.alive:
+            self._parents[-1].kill()
+            self._parents[-1].wait(10)
+        # A child forked in that very moment would be missing from the list read before.
+        for pid in {*children, *self.children(), *self._orphans}:
+            self.kill(pid)
+        self._orphans.clear()
+
+    def said(self) -> str:
+        """What parents and drains wrote."""
+        return "\n".join(
+            path.read_text(errors="replace") for path in sorted(self._folder.glob("cluster-*.log"))
+        )

@@ -24,7 +24,7 @@ from integrations.bitrix24.simulator.client import Simulator
 from tests.harness.remote import FakeRemote, witness
 from tests.harness.sometimes import Situations
 from tests.harness.views import RemoteView, StandIn
-from tests.harness.workers import Worker
+from tests.harness.workers import Cluster, Worker
 
 NUMBERS = {"max_send": 1.5, "max_exec": 0.4, "index_lag": 0.2}
 """Seconds; what a connection of a test declares unless it says otherwise."""
@@ -99,6 +99,7 @@ class World:
         self.most_attempts = 60
         self.rate_slack = 0.0
         self.workers: list[Worker] = []
+        self.clusters: list[Cluster] = []
         self._simulators: list[Simulator] = []
         self._remotes: list[FakeRemote] = []
         self._log = _Log()
@@ -216,7 +217,7 @@ class World:
         """Work (here, or by waiting for the workers) until everything rests; raises `NotAtRest` (I21)."""
         deadline = time.monotonic() + seconds
         while True:
-            if not any(worker.alive for worker in self.workers):
+            if not any(one.alive for one in (*self.workers, *self.clusters)):
                 self.drain(budget=max(0.1, deadline - time.monotonic()), **options)
             if not self.moving() and not self._remotes_busy():
                 return
@@ -243,6 +244,12 @@ class World:
             self.workers.append(worker)
             started.append(worker)
         return started
+
+    def cluster(self, count: int = 2, **environment: str) -> Cluster:
+        """Start a parent with `count` drains; ended after the test if nobody did."""
+        wanted = self.environment | environment_of(self.tuning) | environment
+        self.clusters.append(Cluster(wanted, self.folder, count))
+        return self.clusters[-1]
 
     # --- what came of it ---
 
@@ -297,6 +304,8 @@ class World:
         for worker in self.workers:
             if worker.alive:
                 worker.kill()
+        for cluster in self.clusters:
+            cluster.end()
 
     def close(self) -> None:
         """Stop what was started."""

@@ -1,0 +1,169 @@
+"""Two worker processes carry 2,000 operations while the remote fails and processes are killed and frozen.
+
+What must come out is what always must: the ledger without duplicates, every operation at rest with a true state, none
+lost. `world` checks that afterwards; here stands what makes it hard.
+"""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from django.db import transaction
+
+from hub.models import Connection, Operation
+from hub.outbox import Impossible
+from tests.harness.views import StandIn
+from tests.harness.workers import Cluster
+from tests.harness.world import World, small_tuning
+
+pytestmark = pytest.mark.processes
+
+CREATES, SECOND, THIRD = 1100, 700, 200
+SEED = 20
+TRUE_REASONS = {
+    "poison",  # its worker was killed three times in a row
+    "absent_again",  # lost twice, and twice seen not to have happened: a person decides
+}
+FAULTS = (
+    # name, probability, seconds
+    ("answer_lost_after_commit", 0.05, 0.0),
+    ("answer_lost_before_commit", 0.03, 0.0),
+    ("late_commit", 0.02, 0.3),
+    ("cut_body", 0.02, 0.0),
+    ("coded_5xx_after_commit", 0.01, 0.0),
+    ("uncoded_5xx_before_commit", 0.02, 0.0),
+    ("uncoded_5xx_after_commit", 0.01, 0.0),
+    ("throttle", 0.005, 0.0),
+)
+
+
+class Killer:
+    """Kills, freezes and thaws about once a second, by a seeded schedule."""
+
+    def __init__(self, cluster: Cluster, seed: int, freeze: float) -> None:
+        self.cluster = cluster
+        self.chance = random.Random(seed)
+        self.freeze = freeze
+        self.kills = self.parents = self.freezes = 0
+        self.next_at = time.monotonic() + 1.5
+        self._later: list[tuple[float, int, int]] = []
+
+    def turn(self) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        for due in [one for one in self._later if one[0] <= now]:
+            self._later.remove(due)
+            self.cluster.send(due[1], due[2])
+        if now < self.next_at:
+            return
+        self.next_at = now + self.chance.uniform(0.8, 1.2)
+        children = self.cluster.children()
+        roll = self.chance.random()
+        if roll < 0.12:
+            # The drains it leaves behind go on beside the new ones for a while.
+            orphans = self.cluster.kill_parent()
+            self.parents += 1
+            self._later += [(now + 0.7, pid, signal.SIGKILL) for pid in orphans]
+            self.cluster.start()
+        elif roll < 0.3 and children:
+            pid = self.chance.choice(children)
+            self.cluster.send(pid, signal.SIGSTOP)
+            self._later.append((now + self.freeze, pid, signal.SIGCONT))
+            self.freezes += 1
+        elif children:
+            self.cluster.kill(self.chance.choice(children))
+            self.kills += 1
+
+    def end(self) -> None:
+        """Thaw and kill what is still to be thawed and killed."""
+        for _, pid, number in self._later:
+            self.cluster.send(pid, number)
+
+
+def _contact(number: int, version: int) -> dict[str, object]:
+    return {
+        "first_name": f"Ann {version}",
+        "last_name": f"Number {number}",
+        "phone": f"+49301{number:06d}",
+        "email": f"ann{number}.{version}@example.com",
+    }
+
+
+def _ask(world: World, connection: Connection, action: str, number: int, version: int) -> None:
+    """Submit as a source would: what cannot be updated, because its create came to rest, is created."""
+    given = _contact(number, version)
+    try:
+        assert world.submit(connection, action, str(number), version, given).fresh
+    except Impossible:
+        open_or_done = Operation.objects.filter(connection=connection, source_id=str(number)).exclude(
+            state="review", maybe_executed=False
+        )
+        assert not open_or_done.filter(yields_ref=True).exclude(state="discarded").exists()
+        assert world.submit(connection, "contact.create", str(number), version, given).fresh
+
+
+def _plan() -> list[tuple[str, int, int]]:
+    """All intents, in an order in which an entity's create comes first."""
+    chance = random.Random(SEED)
+    numbers = list(range(CREATES))
+    plan = [("contact.create", number, 1) for number in numbers]
+    for version, count in ((2, SECOND), (3, THIRD)):
+        chosen = numbers[:count]
+        chance.shuffle(chosen)
+        plan += [("contact.update", number, version) for number in chosen]
+    return plan
+
+
+def test_two_thousand_operations_through_faults_and_kills(world: World) -> None:
+    world.tuning = small_tuning(lease_addend=1.2, claim_depth=40)
+    world.most_attempts = 150
+    world.allow("I19", "a drain frozen inside a transaction keeps it open: nobody can tell why")
+    stand_in: StandIn = world.stand_in()
+    numbers = {"max_send": 1.0, "max_exec": 1.0, "index_lag": 0.1}
+    connections = [
+        world.connect(stand_in, name, tenant=name, numbers=numbers) for name in ("acme", "globex")
+    ]
+    for number, (fault, probability, seconds) in enumerate(FAULTS):
+        for method in ("crm.item.add", "crm.item.update"):
+            stand_in.simulator.fault(
+                fault, method=method, times=-1, probability=probability, seconds=seconds, seed=number
+            )
+    cluster = world.cluster(2, HUB_LOG_LEVEL="WARNING")
+    killer = Killer(cluster, SEED, freeze=3.0)
+    began = time.monotonic()
+    plan = _plan()
+    while plan:
+        batch, plan = plan[:25], plan[25:]
+        with transaction.atomic():
+            for action, number, version in batch:
+                _ask(world, connections[number % 2], action, number, version)
+        killer.turn()
+    submitted = time.monotonic()
+    while world.moving() and time.monotonic() - began < 75:
+        killer.turn()
+        time.sleep(0.1)
+    killed_until = time.monotonic()
+    killer.end()
+    world.settle(30)
+    ended = time.monotonic()
+    states = world.states()
+    if os.environ.get("HUB_TEST_TALK"):
+        print(  # noqa: T201
+            f"submit {submitted - began:.1f} s, killing {killed_until - began:.1f} s, "
+            f"all {ended - began:.1f} s; {killer.kills} kills, {killer.parents} parents, "
+            f"{killer.freezes} freezes; {dict(states)}"
+        )
+        from collections import Counter
+
+        print(Counter(Operation.objects.filter(state="review").values_list("reason_code", flat=True)))  # noqa: T201
+    assert len(world.submitted) == CREATES + SECOND + THIRD
+    assert killer.kills >= 5
+    assert killer.freezes >= 1
+    # An update whose create came to nothing is replaced by a create, which is a row of its own.
+    assert states["confirmed"] + states["discarded"] >= 0.98 * len(world.submitted), states
+    reasons = set(Operation.objects.filter(state="review").values_list("reason_code", flat=True))
+    assert reasons <= TRUE_REASONS, reasons
+    superseded = Operation.objects.filter(state="discarded", reason_code="superseded").count()
+    assert states["discarded"] == superseded
