@@ -64,7 +64,7 @@ _WITH_MAPPING = """SELECT o.*, m.remote_ref AS mref, m.version AS mver, m.remote
   (f.full_state AND EXISTS (SELECT 1 FROM hub_operation n WHERE n.connection_id = o.connection_id
     AND n.stream = o.stream AND n.first_sent_at IS NOT NULL AND n.version > o.version)) AS stale,
   EXISTS (SELECT 1 FROM hub_operation d WHERE d.connection_id = o.connection_id AND d.stream = o.stream
-    AND d.state = 'discarded' AND d.maybe_executed) AS doubt_left, {clock} AS clock
+    AND d.state = 'discarded' AND d.maybe_executed AND d.yields_ref) AS doubt_left, {clock} AS clock
 FROM {source} o JOIN hub_operation f ON f.id = o.id LEFT JOIN hub_mapping m ON m.tenant_id = o.tenant_id
   AND m.connection_id = o.connection_id AND m.object_type = o.object_type AND m.source_system = o.source_system
   AND m.source_id = o.source_id"""
@@ -83,7 +83,7 @@ _DUE = """o.connection_id = {lane} AND o.state IN ('pending', 'retry') AND NOT o
   AND o.epoch = {epoch} AND o.lapses {lapses}
   AND (NOT o.maybe_executed OR (o.state = 'retry' AND (o.repeat_until IS NULL OR o.repeat_until > {now})))
   AND NOT (o.state = 'pending' AND o.yields_ref AND NOT o.doubt_lifted AND EXISTS (SELECT 1 FROM hub_operation d
-    WHERE d.connection_id = o.connection_id AND d.stream = o.stream AND d.state = 'discarded' AND d.maybe_executed))
+    WHERE d.connection_id = o.connection_id AND d.stream = o.stream AND d.state = 'discarded' AND d.maybe_executed AND d.yields_ref))
   AND NOT EXISTS (SELECT 1 FROM hub_dependency e JOIN hub_operation p ON p.id = e.parent_id
     WHERE e.child_id = o.id AND p.state <> 'confirmed')"""
 

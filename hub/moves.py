@@ -99,7 +99,7 @@ _COLUMNS = (
     "id bigint, token bigint, bef text, aft text, code text, txt text, delay float8, doubt boolean, busy boolean, "
     "attempts integer, repeats integer, lapses integer, looks integer, hold float8, last float8, "
     "keep_absent boolean, absent float8, alive float8, ref text, rver text, job text, step integer, lapsed boolean, "
-    "tried boolean, atok bigint, outcome text, lft text, err text, status integer, rid text, ms integer, seen text, "
+    "lift boolean, tried boolean, atok bigint, outcome text, lft text, err text, status integer, rid text, ms integer, seen text, "
     "map text, ten bigint, con bigint, otype text, sys text, sid text, ver bigint, vals text"
 )
 
@@ -153,6 +153,7 @@ def _row(move: Settlement) -> dict[str, Any]:
         "job": v.job,
         "step": move.token_step,
         "lapsed": move.lapsed,
+        "lift": v.adds_repeat,
         "tried": tried is not None,
         "atok": s.token,
         "outcome": v.outcome.value,
@@ -195,6 +196,7 @@ u AS (
       WHEN v.absent IS NULL THEN NULL ELSE clock_timestamp() + v.absent * interval '1 second' END,
     repeat_until = CASE WHEN v.alive IS NULL THEN NULL
       ELSE clock_timestamp() + v.alive * interval '1 second' END,
+    doubt_lifted = o.doubt_lifted OR v.lift,
     remote_ref = CASE WHEN v.ref = '' THEN o.remote_ref ELSE v.ref END,
     remote_version = CASE WHEN v.rver = '' THEN o.remote_version ELSE v.rver END,
     job = CASE WHEN v.job = '' THEN o.job ELSE v.job END,
@@ -243,6 +245,7 @@ UPDATE hub_operation SET
   last_byte_at = coalesce(%(last)s, last_byte_at),
   absent_since = CASE WHEN %(keep_absent)s THEN absent_since ELSE %(absent)s END,
   repeat_until = %(alive)s,
+  doubt_lifted = (doubt_lifted OR %(lift)s),
   remote_ref = CASE WHEN %(ref)s = '' THEN remote_ref ELSE %(ref)s END,
   remote_version = CASE WHEN %(rver)s = '' THEN remote_version ELSE %(rver)s END,
   job = CASE WHEN %(job)s = '' THEN job ELSE %(job)s END,

@@ -413,10 +413,16 @@ def _move(
                 - declared.max_send
                 - (declared.max_exec or 0.0)
             )
+    last = None
+    if verdict.state is State.DISCARDED and verdict.doubt and row.last_byte_at is not None:
+        # The copy that may be under way can still land on what the next operation writes (protocol
+        # §12).
+        last = (row.last_byte_at - now).total_seconds()
     move = moves.Settlement(
         subject,
         verdict,
         Actor.PERSON,
+        last_byte=last,
         kind=declared.kind if declared is not None else Kind.COMMAND,
         alive=alive,
         token_step=1,
@@ -466,6 +472,7 @@ def _verdict(
                 "sent_again",
                 f"{who} decided to send it again, although it may have happened.",
                 doubt=True,
+                hold=declared.max_exec if declared is not None else None,
             ), _("It is sent again as a new operation.")
         case "link":
             assert candidate is not None  # noqa: S101 - read before for this decision
@@ -481,9 +488,13 @@ def _verdict(
                 ),
             ), _("It is confirmed with object %(ref)s.") % {"ref": candidate.remote_ref}
         case "discard":
-            return Verdict(State.DISCARDED, "withdrawn", f"{who} discarded it.", doubt=doubt), _(
-                "It is closed; nothing is sent."
-            )
+            return Verdict(
+                State.DISCARDED,
+                "withdrawn",
+                f"{who} discarded it.",
+                doubt=doubt,
+                hold=declared.max_exec if declared is not None and doubt else None,
+            ), _("It is closed; nothing is sent.")
         case _:
             return Verdict(
                 State.REVIEW,

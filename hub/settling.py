@@ -329,16 +329,21 @@ class Settler:
         row = Operation.objects.get(pk=one.item.id)
         state = State(row.state)
         if state is State.UNCERTAIN:
-            Operation.objects.filter(pk=row.pk, state=State.UNCERTAIN.value).update(next_at=now)
+            # A look under way may have been begun too early to see it: its verdict must not count.
+            Operation.objects.filter(
+                pk=row.pk, state=State.UNCERTAIN.value, lease_token=row.lease_token
+            ).update(next_at=now, lease_token=row.lease_token + 1, lease_until=None, lease_owner="")
             self._ring()
         elif state in (State.RETRY, State.RUNNING):
             self._sweeper.look_instead(row, now)
             self._ring()
+        elif state is State.FAILED or (
+            state in (State.REVIEW, State.DISCARDED) and not row.maybe_executed and row.yields_ref
+        ):
+            self._sweeper.doubt_again(row, now)
+            self._name_candidate(row, ref, now)
         elif state is State.REVIEW:
-            case = cases.open_one(CaseSubject.OPERATION, row.pk)
-            if case is not None:
-                named = SeenCandidate(ref, matches=False)
-                cases.keep_candidates(case, [named], self._scrubber(row.connection_id), now)
+            self._name_candidate(row, ref, now)
         elif row.remote_ref and row.remote_ref != ref and row.yields_ref:
             cases.open_case(
                 CaseSubject.DUPLICATE,
@@ -353,3 +358,10 @@ class Settler:
                 ),
                 now=now,
             )
+
+    def _name_candidate(self, row: Operation, ref: str, now: datetime) -> None:
+        """The object a late result names stands among the candidates of the open case."""
+        case = cases.open_one(CaseSubject.OPERATION, row.pk)
+        if case is not None:
+            named = SeenCandidate(ref, matches=False)
+            cases.keep_candidates(case, [named], self._scrubber(row.connection_id), now)

@@ -129,6 +129,7 @@ def _moves() -> tuple[Move, ...]:
         (22, (s.UNCERTAIN,), (s.UNCERTAIN, s.REVIEW), (sweep,)),
         (22, (s.ACCEPTED,), (s.UNCERTAIN, s.ACCEPTED, s.REVIEW), (sweep,)),
         (23, (s.RETRY, s.RUNNING), (s.UNCERTAIN,), (worker, sweep)),
+        (23, (s.FAILED, s.REVIEW, s.RETRY), (s.REVIEW,), (worker,)),
         (24, (s.RETRY, s.UNCERTAIN, s.ACCEPTED), (s.REVIEW,), (person,)),
     ]
     return tuple(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from hub import cases, gate, moves, remote
 from hub.contract import Kind, Lapsed, SafetyClass, Write
@@ -84,6 +84,8 @@ def facts_of(row: Operation, action: Write, now: datetime, opened: datetime | No
         first_sent_ago=ago(row.first_sent_at or row.created_at),
         absent_for=ago(row.absent_since),
         version=row.version,
+        restored=row.restored,
+        inherited=row.maybe_executed and row.first_sent_at is None and not row.restored,
     )
 
 
@@ -208,9 +210,9 @@ class Sweeper:
         """Creates of a stream whose earlier create may have happened: they start in doubt (row 22,
         §12).
         """
-        left = Operation.objects.filter(state=State.DISCARDED.value, maybe_executed=True).values(
-            "connection_id", "stream"
-        )
+        left = Operation.objects.filter(
+            state=State.DISCARDED.value, maybe_executed=True, yields_ref=True
+        ).values("connection_id", "stream")
         planned = []
         for one in left.distinct()[:BATCH]:
             row = self._first_in_line(one["connection_id"], one["stream"])
@@ -230,6 +232,7 @@ class Sweeper:
                     stream=row.stream,
                     state=State.DISCARDED.value,
                     maybe_executed=True,
+                    yields_ref=True,
                 )
                 .order_by("-last_byte_at")
                 .first()
@@ -301,6 +304,12 @@ class Sweeper:
 
     def look_instead(self, row: Operation, now: datetime) -> None:
         """A late result names an object while the operation waits to be sent again (row 23)."""
+        action = self._action(row, {})
+        if action is not None and not action.can_look:
+            if action.safety is SafetyClass.A:
+                return  # its key absorbs the repeat and brings the same object
+            self._to_review_in_doubt(row, now)
+            return
         subject = subject_of(row)
         verdict = Verdict(
             State.UNCERTAIN,
@@ -320,6 +329,38 @@ class Sweeper:
             ],
             now,
         )
+
+    def doubt_again(self, row: Operation, now: datetime) -> bool:
+        """A late result names an object of an operation at rest that was not in doubt: now it is
+        (row 23).
+
+        False when another operation holds the stream: then only the evidence stays.
+        """
+        if row.state == State.DISCARDED.value:
+            return bool(
+                Operation.objects.filter(
+                    pk=row.pk, state=State.DISCARDED.value, lease_token=row.lease_token
+                ).update(maybe_executed=True)
+            )
+        return self._to_review_in_doubt(row, now)
+
+    def _to_review_in_doubt(self, row: Operation, now: datetime) -> bool:
+        verdict = Verdict(
+            State.REVIEW,
+            "named_by_late_result",
+            "A late result names an object: it did happen, after all.",
+            doubt=True,
+            advice=Advice.LINK,
+        )
+        move = Settlement(subject_of(row), verdict, Actor.WORKER, token_step=1)
+        try:
+            with transaction.atomic():
+                made = moves.settle([move], now)
+        except IntegrityError:
+            return False  # C2: another operation of the stream is under way
+        if row.pk in made.ids:
+            cases.follow(move, _NO_SECRETS, now)
+        return row.pk in made.ids
 
     # --- parts ---
 

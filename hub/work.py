@@ -351,6 +351,8 @@ class Work:
             )
         if self._drain.clock() > self._right_ends():
             return self.give_back()
+        if self._key_dies_under_way():
+            return self.give_back("key_used_up", "Its key may be forgotten before it arrives.")
         if item.stale:
             return self._stale()
         mapped = bool(item.mapped_ref) and not item.mapped_gone
@@ -363,6 +365,16 @@ class Work:
                 Kind.UPDATE, "The object exists by now; an update of it takes its place."
             )
         return None
+
+    def _key_dies_under_way(self) -> bool:
+        """A repeat that only its key makes safe may be claimed while it lives, and leave too
+        late.
+        """
+        item, write = self.item, self._declared
+        if not item.doubt or write.safety not in (SafetyClass.A, SafetyClass.A_LOOK):
+            return False
+        ahead = max(0.0, self._right_ends() - self._drain.clock())
+        return not self._facts(0.0, None).key_alive(min(ahead, self._drain.tuning.margin))
 
     def _looks_before_repeat(self) -> bool:
         """Whether one more look belongs before this send: it was sent before, and its class can
@@ -492,6 +504,9 @@ class Work:
         # Counted from the claim, not from its beginning: waits are rather too long than too short.
         last, absent = ago(item.last_byte_at), ago(item.absent_since)
         first = ago(item.first_sent_at)
+        # In doubt though never sent: its marker may have been forgotten, so its key may be as old
+        # as the operation itself.
+        unsent = (ago(item.created_at) or 0.0) if item.doubt else 0.0
         return Facts(
             state=item.state,
             action=self._declared,
@@ -502,12 +517,13 @@ class Work:
             looks=item.looks,
             age=max(0.0, ago(since) or 0.0),
             since_last=None if last is None else last + (took if looking else 0.0),
-            first_sent_ago=(first if first is not None else 0.0) + elapsed,
+            first_sent_ago=(first if first is not None else unsent) + elapsed,
             absent_for=None if absent is None else absent + took,
             look_took=took if looking else 0.0,
             clock_jumped=self._clock_jumped(now),
             version=item.version,
             restored=item.restored,
+            inherited=item.doubt and item.first_sent_at is None and not item.restored,
             as_last_seen=self._as_last_seen(seen),
         )
 
@@ -546,12 +562,8 @@ class Work:
             and verdict.outcome in (Outcome.UNKNOWN, Outcome.CONFLICT, Outcome.DONE)
         )
         alive = None
-        if (
-            verdict.state is State.RETRY
-            and verdict.doubt
-            and write is not None
-            and facts is not None
-        ):
+        if verdict.state is State.RETRY and verdict.doubt and write is not None:
+            facts = facts or self._facts(took, seen)
             alive = _key_life_left(write, facts)
         move = Settlement(
             item,

@@ -195,7 +195,7 @@ class Operation(models.Model):
             ),
             models.Index(
                 fields=["connection", "stream"],
-                condition=Q(state="discarded", maybe_executed=True),
+                condition=Q(state="discarded", maybe_executed=True, yields_ref=True),
                 name="operation_doubt_left",
             ),
             models.Index(
