@@ -1,4 +1,4 @@
-"""What an answer says by itself: each status, as protocol §10 has it (F46-F48, F50, F55, F58)."""
+"""What an answer says by itself: each status as protocol §10 has it (F46-F48, F50, F55, F58)."""
 
 import json
 from collections.abc import Callable
