@@ -153,6 +153,11 @@ class Supervisor:
             # A trigger that does not pass through the cluster: without it, a frozen cluster with
             # nothing to do would be found only by the next customer's change.
             health.submit_probe()
+            # Clusters share their wake-ups: another one may have taken those that were meant for
+            # idle workers here.
+            beating = health.drains(self._ages.beat, host=self._host, pids=pids or [0])
+            if beating.count() < settings.HUB_WORKERS:
+                bell.start_drain()
             found = health.standing(
                 due_age=self._ages.due,
                 beat_age=self._ages.beat,
