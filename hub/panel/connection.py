@@ -116,8 +116,8 @@ def facts(connection: Connection, *, may_change: bool) -> dict[str, Any]:
         ],
         "sole_writer": connection.sole_writer,
         "may_change": may_change,
-        "pause_form": PauseForm(),
-        "retire_form": ReasonForm(),
+        "pause_form": PauseForm(auto_id="id_pause_%s"),
+        "retire_form": ReasonForm(auto_id="id_retire_%s"),
     }
 
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Count, Min, OuterRef, Q, Subquery
 from django.http import HttpRequest
 
+from hub import health
 from hub.models import Connection, Heartbeat, Installation, Operation, ReviewCase
 from hub.models.operation import CLAIMABLE, CLOSED, STATE_LABELS
 from hub.panel import words
@@ -17,8 +19,6 @@ from hub.sql import database_now, is_postgres, rows
 
 COUNTED = 100_000
 """Rows of one state that are counted; more are shown as "100,000+"."""
-BEAT_LATE = timedelta(seconds=30)
-PROBE_LATE = timedelta(minutes=3)
 FORGET = timedelta(days=1)
 
 
@@ -37,24 +37,23 @@ def figures(request: HttpRequest) -> dict[str, Any]:
     """All the overview shows, by queries that small indexes answer."""
     now = database_now()
     connections = _connections(now)
-    dues = [one["due_since"] for one in connections if one["due_since"] is not None]
-    oldest = min(dues) if dues else None
-    installation = Installation.objects.filter(pk=1).first()
-    probe = installation.exchange_at if installation else None
+    late = timedelta(seconds=settings.HUB_WATCHDOG_BEAT_AGE)
+    due_for = health.oldest_due(now)
+    whole = health.exchange(now)
     return {
         "now": now,
         "tallies": [_tally(state, label) for state, label in STATE_LABELS if state not in CLOSED],
         "about_all": _about_all(),
-        "oldest_due": oldest,
+        "oldest_due": None if due_for is None else now - timedelta(seconds=due_for),
         "cases": _cases(),
         "connections": connections,
         "drains": [
-            {"row": one, "late": now - one.beat_at > BEAT_LATE}
+            {"row": one, "late": now - one.beat_at > late}
             for one in Heartbeat.objects.filter(beat_at__gt=now - FORGET).order_by("-beat_at")[:20]
         ],
-        "probe_at": probe,
-        "probe_late": probe is None or now - probe > PROBE_LATE,
-        "installation": installation,
+        "probe_at": whole.at,
+        "probe_late": not whole.well,
+        "installation": Installation.objects.filter(pk=1).first(),
     }
 
 

@@ -15,7 +15,7 @@ from hub import gate
 from hub.models import Bucket, Connection, Decision, Gate, Operation
 from hub.panel import operation as page
 from hub.panel import words
-from hub.states import MOVING, State
+from hub.states import FINAL, MOVING, State
 from tests.harness.world import World
 from tests.hub import pages
 
@@ -393,3 +393,33 @@ def test_the_connection_test_asks_the_remote_and_creates_nothing(
     response = client.post(button(row, "test"))
     assert not response.context["tested"].ok
     assert "contact.create" in Gate.objects.get(pk=row.pk).degraded
+
+
+# --- the overview --------------------------------------------------------------------------------
+
+
+def test_the_overview_says_what_waits_for_whom_since_when_and_why(root: Client) -> None:
+    portal = pages.connection()
+    rows = pages.one_of_each(portal)
+    Operation.objects.filter(pk=rows[State.PENDING].pk).update(
+        next_at=timezone.now() - timedelta(hours=2), parked=False
+    )
+    response = root.get("/admin/")
+    text = " ".join(response.content.decode().replace("\xa0", " ").split())
+    counts = {one.state: one.count for one in response.context["tallies"]}
+    assert counts == {state.value: 1 for state in State if state not in FINAL}
+    assert "due for 2 hours" in text
+    assert "An object with our reference was found, but it differs" in text
+    assert "drain-1" in text
+    assert "late: nothing may be moving" in text
+    gate.pause(portal.pk, "credential", "They refuse us.")
+    assert (
+        "the remote refuses our credential: They refuse us." in root.get("/admin/").content.decode()
+    )
+
+
+def test_the_overview_of_a_new_installation_leads_to_the_first_connection(root: Client) -> None:
+    text = root.get("/admin/").content.decode()
+    assert "Connect the first system" in text
+    assert "Nothing to decide." in text
+    assert "No worker has been seen" in text
