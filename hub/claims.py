@@ -1,7 +1,8 @@
-"""Taking operations to work on: lanes, order within a stream, tokens, leases (protocol §5 rows 2 and 13, §12).
+"""Taking operations to work on: lanes, order in a stream, tokens, leases (protocol §5, §12).
 
-One transaction takes many due rows, their leases, and opens their attempts. `parked` is only a hint that lets the
-claim pass over rows whose turn has not come; the truth is the blocker it looks for, and C2.
+One transaction takes many due rows (rows 2 and 13), their leases, and opens their attempts.
+`parked` is only a hint that lets the claim pass over rows whose turn has not come; the truth is
+the blocker it looks for, and C2.
 """
 
 from __future__ import annotations
@@ -53,42 +54,49 @@ class Claimed(Subject):
     claimed_at: datetime | None = field(default=None)
 
 
-_RETURNED = """o.id, o.lease_token, o.tenant_id, o.connection_id, o.state, o.object_type, o.source_system, o.source_id,
-  o.action, o.version, o.attempts, o.repeats, o.lapses, o.looks, o.maybe_executed, o.stream, o.yields_ref, o.remote_ref,
-  o.job, o.reference, o.variant, o.generation, o.remote_key, o.payload, o.payload_schema, o.fingerprint,
-  o.first_sent_at, o.last_byte_at, o.absent_since, o.created_at, o.state_since, o.retry_since, o.restored"""
+_RETURNED = """o.id, o.lease_token, o.tenant_id, o.connection_id, o.state, o.object_type,
+  o.source_system, o.source_id, o.action, o.version, o.attempts, o.repeats, o.lapses, o.looks,
+  o.maybe_executed, o.stream, o.yields_ref, o.remote_ref, o.job, o.reference, o.variant,
+  o.generation, o.remote_key, o.payload, o.payload_schema, o.fingerprint, o.first_sent_at,
+  o.last_byte_at, o.absent_since, o.created_at, o.state_since, o.retry_since, o.restored"""
 _COUNT = _RETURNED.count("o.")
 
 _WITH_MAPPING = """SELECT o.*, m.remote_ref AS mref, m.version AS mver, m.remote_version AS mrver,
   m."values" AS mvals, m.deleted_at IS NOT NULL AS mgone,
   (f.full_state AND EXISTS (SELECT 1 FROM hub_operation n WHERE n.connection_id = o.connection_id
     AND n.stream = o.stream AND n.first_sent_at IS NOT NULL AND n.version > o.version)) AS stale,
-  EXISTS (SELECT 1 FROM hub_operation d WHERE d.connection_id = o.connection_id AND d.stream = o.stream
-    AND d.state = 'discarded' AND d.maybe_executed AND d.yields_ref) AS doubt_left, {clock} AS clock
-FROM {source} o JOIN hub_operation f ON f.id = o.id LEFT JOIN hub_mapping m ON m.tenant_id = o.tenant_id
-  AND m.connection_id = o.connection_id AND m.object_type = o.object_type AND m.source_system = o.source_system
+  EXISTS (SELECT 1 FROM hub_operation d WHERE d.connection_id = o.connection_id
+    AND d.stream = o.stream AND d.state = 'discarded' AND d.maybe_executed
+    AND d.yields_ref) AS doubt_left, {clock} AS clock
+FROM {source} o JOIN hub_operation f ON f.id = o.id
+LEFT JOIN hub_mapping m ON m.tenant_id = o.tenant_id AND m.connection_id = o.connection_id
+  AND m.object_type = o.object_type AND m.source_system = o.source_system
   AND m.source_id = o.source_id"""
 
-# Open: in a moving state, or in review with doubt. What carries no full state also waits behind what a person has
-# yet to settle. A busy row above (a late lower version) blocks too, or such rows would fill every claim.
-_BLOCKER = """(SELECT b.id FROM hub_operation b WHERE b.connection_id = o.connection_id AND b.stream = o.stream
-    AND b.state NOT IN ('confirmed', 'discarded') AND b.id <> o.id
+# Open: in a moving state, or in review with doubt. What carries no full state also waits behind
+# what a person has yet to settle. A busy row above (a late lower version) blocks too, or such rows
+# would fill every claim.
+_BLOCKER = """(SELECT b.id FROM hub_operation b WHERE b.connection_id = o.connection_id
+    AND b.stream = o.stream AND b.state NOT IN ('confirmed', 'discarded') AND b.id <> o.id
     AND (b.stream_busy OR ((b.version, b.id) < (o.version, o.id)
       AND (b.state NOT IN ('failed', 'review') OR NOT o.full_state)))
   ORDER BY b.version, b.id LIMIT 1)"""
 _HELD = """(SELECT max(h.hold_until) FROM hub_operation h WHERE h.connection_id = o.connection_id
-    AND h.stream = o.stream AND h.hold_until IS NOT NULL AND h.hold_until > {now} AND h.id <> o.id)"""
+    AND h.stream = o.stream AND h.hold_until IS NOT NULL AND h.hold_until > {now}
+    AND h.id <> o.id)"""
 
-_DUE = """o.connection_id = {lane} AND o.state IN ('pending', 'retry') AND NOT o.parked AND o.next_at <= {now}
-  AND o.epoch = {epoch} AND o.lapses {lapses}
-  AND (NOT o.maybe_executed OR (o.state = 'retry' AND (o.repeat_until IS NULL OR o.repeat_until > {now})))
-  AND NOT (o.state = 'pending' AND o.yields_ref AND NOT o.doubt_lifted AND EXISTS (SELECT 1 FROM hub_operation d
-    WHERE d.connection_id = o.connection_id AND d.stream = o.stream AND d.state = 'discarded' AND d.maybe_executed AND d.yields_ref))
+_DUE = """o.connection_id = {lane} AND o.state IN ('pending', 'retry') AND NOT o.parked
+  AND o.next_at <= {now} AND o.epoch = {epoch} AND o.lapses {lapses}
+  AND (NOT o.maybe_executed
+    OR (o.state = 'retry' AND (o.repeat_until IS NULL OR o.repeat_until > {now})))
+  AND NOT (o.state = 'pending' AND o.yields_ref AND NOT o.doubt_lifted AND EXISTS (
+    SELECT 1 FROM hub_operation d WHERE d.connection_id = o.connection_id
+      AND d.stream = o.stream AND d.state = 'discarded' AND d.maybe_executed AND d.yields_ref))
   AND NOT EXISTS (SELECT 1 FROM hub_dependency e JOIN hub_operation p ON p.id = e.parent_id
     WHERE e.child_id = o.id AND p.state <> 'confirmed')"""
 
-_LOOK_DUE = """o.connection_id = {lane} AND o.state IN ('uncertain', 'accepted') AND o.next_at <= {now}
-  AND o.lease_until IS NULL AND o.epoch = {epoch} AND o.lapses {lapses}"""
+_LOOK_DUE = """o.connection_id = {lane} AND o.state IN ('uncertain', 'accepted')
+  AND o.next_at <= {now} AND o.lease_until IS NULL AND o.epoch = {epoch} AND o.lapses {lapses}"""
 
 
 @dataclass(slots=True)
@@ -101,7 +109,7 @@ class LaneShare:
     lease: float
     limit: RateLimit | None = None
     turn: int = 0
-    """A running number: with few tokens every fifth goes to a look, so that neither side starves."""
+    """A running number: with few tokens every fifth goes to a look, so that neither starves."""
     probe: bool = False
     starved: bool = False
     """More was wanted than there were tokens."""
@@ -123,7 +131,8 @@ def claim(
 ) -> list[Claimed]:
     """Take what is due within the shares; call inside a transaction of its own.
 
-    `clock` is the worker's monotonic clock, read before. Two rows of one stream are never taken together.
+    `clock` is the worker's monotonic clock, read before. Two rows of one stream are never taken
+    together.
     """
     now = now or timezone.now()
     tokens = Tokens(None if is_postgres() else now)
@@ -149,6 +158,10 @@ def claim(
         one.probe = share.probe
         one.lease = share.lease
     return taken
+
+
+def _bucket(share: LaneShare) -> tuple[str, str]:
+    return (share.limit.scope, share.limit.group) if share.limit else ("", "")
 
 
 def _share_tokens(shares: Sequence[LaneShare], tokens: Tokens) -> None:
@@ -192,7 +205,10 @@ def _candidates(
             },
         )
     where = due.format(lane="%(lane)s", now=clock, epoch="%(epoch)s", lapses=lapses)
-    sql = f"""SELECT o.id, {extra} FROM hub_operation o WHERE {where} ORDER BY o.next_at, o.id LIMIT %(n)s"""
+    sql = (
+        f"SELECT o.id, {extra} FROM hub_operation o WHERE {where} "
+        "ORDER BY o.next_at, o.id LIMIT %(n)s"
+    )
     return [
         row
         for share, quota in shares
@@ -204,8 +220,8 @@ def _candidates(
 
 
 def _free(who: Claim, shares: Sequence[tuple[LaneShare, int]], now: datetime) -> list[int]:
-    """The due rows whose turn it is. Rows whose turn has not come are put out of the way on the way."""
-    wanted = dict((share.connection_id, quota) for share, quota in shares)
+    """The due rows whose turn it is; those whose turn has not come are put aside on the way."""
+    wanted = {share.connection_id: quota for share, quota in shares}
     looked_at = [(share, quota) for share, quota in shares]
     for _ in range(4):
         found = _candidates(who, looked_at, now, look=False)
@@ -217,7 +233,7 @@ def _free(who: Claim, shares: Sequence[tuple[LaneShare, int]], now: datetime) ->
         parked = _park(blocked) if blocked else 0
         if len(free) >= sum(wanted.values()) or not (parked or held) or len(found) < 1:
             break
-        # A long stream stood in front: look past it, so that it is put aside once and not met again.
+        # A long stream stood in front: look past it, so that it is put aside once and for all.
         looked_at = [(share, min(2000, quota * 20)) for share, quota in looked_at]
     if len(looked_at) and len(free) > sum(wanted.values()):
         free = _cut(free, wanted)
@@ -244,13 +260,14 @@ def _wait_for_hold(held: list[tuple[int, Any]]) -> None:
     with connection.cursor() as cursor:
         for operation_id, until in held:
             cursor.execute(
-                "UPDATE hub_operation SET next_at = %s WHERE id = %s AND state IN ('pending', 'retry')",
+                "UPDATE hub_operation SET next_at = %s WHERE id = %s "
+                "AND state IN ('pending', 'retry')",
                 [stamp(moment(until)), operation_id],
             )
 
 
 def _park(blocked: list[tuple[int, int]]) -> int:
-    """Put blocked rows aside, but only while holding the blocker's lock: then its settle will see them."""
+    """Put blocked rows aside, while holding the blocker's lock: then its settle will see them."""
     blockers = sorted({blocker for _, blocker in blocked})
     open_rows = """AND (state NOT IN ('confirmed', 'discarded'))"""
     if is_postgres():
@@ -275,7 +292,8 @@ def _park(blocked: list[tuple[int, int]]) -> int:
         return 0
     if is_postgres():
         rows(
-            "UPDATE hub_operation SET parked = true WHERE id = ANY(%s) AND state IN ('pending', 'retry') RETURNING id",
+            "UPDATE hub_operation SET parked = true WHERE id = ANY(%s) "
+            "AND state IN ('pending', 'retry') RETURNING id",
             [ids],
         )
     else:
@@ -287,12 +305,14 @@ def _park(blocked: list[tuple[int, int]]) -> int:
     return len(ids)
 
 
-_TAKE_SEND = """state = 'running', state_since = {now}, stream_busy = {true}, attempts = o.attempts + 1,
-  lease_token = {token}, lease_owner = %(worker)s, lease_until = {lease}, parked = {false}"""
+_TAKE_SEND = """state = 'running', state_since = {now}, stream_busy = {true}, parked = {false},
+  attempts = o.attempts + 1, lease_token = {token}, lease_owner = %(worker)s,
+  lease_until = {lease}"""
 _TAKE_LOOK = """lease_token = {token}, lease_owner = %(worker)s, lease_until = {lease}"""
 _TAKE_IF = {
     False: """o.state IN ('pending', 'retry') AND NOT EXISTS (SELECT 1 FROM hub_operation b
-      WHERE b.connection_id = o.connection_id AND b.stream = o.stream AND b.stream_busy AND b.id <> o.id)""",
+      WHERE b.connection_id = o.connection_id AND b.stream = o.stream AND b.stream_busy
+        AND b.id <> o.id)""",
     True: "o.state IN ('uncertain', 'accepted') AND o.lease_until IS NULL",
 }
 
@@ -363,9 +383,11 @@ def _take_postgres(
           WHERE o.id = ANY(%(ids)s) AND o.connection_id = l.lane AND {_TAKE_IF[look]}
           RETURNING {_RETURNED}
         ), t AS (
-          INSERT INTO hub_attempt (operation_id, token, purpose, worker, claimed_at, "left", request_digest, outcome,
+          INSERT INTO hub_attempt (operation_id, token, purpose, worker, claimed_at, "left",
+            request_digest, outcome,
             verdict, error_class, remote_request_id, seen, stale)
-          SELECT o.id, o.lease_token, {purpose}, %(worker)s, clock_timestamp(), '', '', '', '', '', '', '', false FROM o
+          SELECT o.id, o.lease_token, {purpose}, %(worker)s, clock_timestamp(), '', '', '', '', '',
+            '', '', false FROM o
         ) {_WITH_MAPPING.format(source="o", clock="clock_timestamp()")}""",
         {
             "base": who.token_base,
@@ -394,7 +416,8 @@ def _take_sqlite(
     with connection.cursor() as cursor:
         for operation_id in ids:
             cursor.execute(
-                f"""UPDATE hub_operation AS o SET {settings} WHERE o.id = %(id)s AND {_TAKE_IF[look]}
+                f"""UPDATE hub_operation AS o SET {settings} WHERE o.id = %(id)s
+                  AND {_TAKE_IF[look]}
                 RETURNING id, lease_token, state""",
                 {
                     "now": stamp(now),
@@ -409,7 +432,8 @@ def _take_sqlite(
                 continue
             purpose = "send" if not look else ("poll" if hit[0][2] == "accepted" else "consult")
             cursor.execute(
-                """INSERT INTO hub_attempt (operation_id, token, purpose, worker, claimed_at, "left", request_digest,
+                """INSERT INTO hub_attempt (operation_id, token, purpose, worker, claimed_at,
+                  "left", request_digest,
                   outcome, verdict, error_class, remote_request_id, seen, stale)
                 VALUES (%s, %s, %s, %s, %s, '', '', '', '', '', '', '', 0)""",
                 [operation_id, hit[0][1], purpose, who.worker, stamp(now)],

@@ -1,9 +1,10 @@
 """The one guarded function that moves operations, and the marker.
 
-Every move is a conditional update whose `WHERE` names the old state and the token (protocol §5); an operation that
-is not in the returned set is no longer the caller's. `settle` serves a worker's batch, a sweep and a person alike:
-one statement moves many operations, closes their attempts and writes their mappings; what is rare (cases,
-candidates) follows row by row in the same transaction. A batch that fails is for the caller to try again one by one.
+Every move is a conditional update whose `WHERE` names the old state and the token (protocol §5); an
+operation that is not in the returned set is no longer the caller's. `settle` serves a worker's
+batch, a sweep and a person alike: one statement moves many operations, closes their attempts and
+writes their mappings; what is rare (cases, candidates) follows row by row in the same transaction.
+A batch that fails is for the caller to try again one by one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class MappingTaken(Exception):
 
 @dataclass(slots=True)
 class Subject:
-    """What a move has to know of an operation; read under its token, so it cannot have changed since."""
+    """What a move has to know of an operation; it cannot have changed since its token was read."""
 
     id: int
     token: int
@@ -96,10 +97,13 @@ class Settlement:
 
 
 _COLUMNS = (
-    "id bigint, token bigint, bef text, aft text, code text, txt text, delay float8, doubt boolean, busy boolean, "
+    "id bigint, token bigint, bef text, aft text, code text, txt text, delay float8, "
+    "doubt boolean, busy boolean, "
     "attempts integer, repeats integer, lapses integer, looks integer, hold float8, last float8, "
-    "keep_absent boolean, absent float8, alive float8, ref text, rver text, job text, step integer, lapsed boolean, "
-    "lift boolean, tried boolean, atok bigint, outcome text, lft text, err text, status integer, rid text, ms integer, seen text, "
+    "keep_absent boolean, absent float8, alive float8, ref text, rver text, job text, "
+    "step integer, lapsed boolean, "
+    "lift boolean, tried boolean, atok bigint, outcome text, lft text, err text, status integer, "
+    "rid text, ms integer, seen text, "
     "map text, ten bigint, con bigint, otype text, sys text, sid text, ver bigint, vals text"
 )
 
@@ -180,7 +184,8 @@ u AS (
   UPDATE hub_operation o SET
     state = v.aft,
     state_since = CASE WHEN o.state = v.aft THEN o.state_since
-      WHEN v.aft = 'retry' THEN coalesce(o.retry_since, clock_timestamp()) ELSE clock_timestamp() END,
+      WHEN v.aft = 'retry' THEN coalesce(o.retry_since, clock_timestamp())
+        ELSE clock_timestamp() END,
     retry_since = CASE WHEN v.aft = 'retry' THEN coalesce(o.retry_since, clock_timestamp())
       WHEN v.aft IN ('uncertain', 'pending', 'sent', 'running') THEN o.retry_since ELSE NULL END,
     reason_code = v.code, reason_text = v.txt,
@@ -207,7 +212,8 @@ u AS (
 ),
 a AS (
   UPDATE hub_attempt t SET settled_at = clock_timestamp(), outcome = v.outcome, verdict = v.txt,
-    error_class = v.err, status = v.status, remote_request_id = v.rid, duration_ms = v.ms, seen = v.seen,
+    error_class = v.err, status = v.status, remote_request_id = v.rid, duration_ms = v.ms,
+      seen = v.seen,
     "left" = v.lft, stale = (u.id IS NULL),
     marked_at = CASE WHEN v.lft <> '' THEN u.sent_at END,
     request_digest = CASE WHEN v.lft <> '' THEN coalesce(u.request_digest, '') ELSE '' END
@@ -216,9 +222,11 @@ a AS (
     AND (u.id IS NOT NULL OR NOT v.lapsed)
 ),
 m AS (
-  INSERT INTO hub_mapping (tenant_id, connection_id, object_type, source_system, source_id, remote_ref, version,
+  INSERT INTO hub_mapping (tenant_id, connection_id, object_type, source_system, source_id,
+    remote_ref, version,
     remote_version, "values", revision, updated_at, deleted_at)
-  SELECT v.ten, v.con, v.otype, v.sys, v.sid, v.ref, v.ver, v.rver, v.vals, 1, clock_timestamp(), NULL
+  SELECT v.ten, v.con, v.otype, v.sys, v.sid, v.ref, v.ver, v.rver, v.vals, 1, clock_timestamp(),
+    NULL
   FROM v JOIN u ON u.id = v.id WHERE v.map = 'set' ORDER BY v.id
   ON CONFLICT (tenant_id, connection_id, object_type, source_system, source_id) DO UPDATE SET
     remote_ref = excluded.remote_ref, version = greatest(hub_mapping.version, excluded.version),
@@ -256,16 +264,20 @@ RETURNING id, sent_at, request_digest
 """
 
 _ATTEMPT_SQLITE = """
-UPDATE hub_attempt SET settled_at = %(now)s, outcome = %(outcome)s, verdict = %(txt)s, error_class = %(err)s,
-  status = %(status)s, remote_request_id = %(rid)s, duration_ms = %(ms)s, seen = %(seen)s, "left" = %(lft)s,
+UPDATE hub_attempt SET settled_at = %(now)s, outcome = %(outcome)s, verdict = %(txt)s,
+  error_class = %(err)s,
+  status = %(status)s, remote_request_id = %(rid)s, duration_ms = %(ms)s, seen = %(seen)s,
+    "left" = %(lft)s,
   stale = %(stale)s, marked_at = %(marked)s, request_digest = %(digest)s
 WHERE operation_id = %(id)s AND token = %(atok)s AND settled_at IS NULL
 """
 
 _MAPPING_SQLITE = """
-INSERT INTO hub_mapping (tenant_id, connection_id, object_type, source_system, source_id, remote_ref, version,
+INSERT INTO hub_mapping (tenant_id, connection_id, object_type, source_system, source_id,
+  remote_ref, version,
   remote_version, "values", revision, updated_at, deleted_at)
-VALUES (%(ten)s, %(con)s, %(otype)s, %(sys)s, %(sid)s, %(ref)s, %(ver)s, %(rver)s, %(vals)s, 1, %(now)s, NULL)
+VALUES (%(ten)s, %(con)s, %(otype)s, %(sys)s, %(sid)s, %(ref)s, %(ver)s, %(rver)s, %(vals)s, 1,
+  %(now)s, NULL)
 ON CONFLICT (tenant_id, connection_id, object_type, source_system, source_id) DO UPDATE SET
   remote_ref = excluded.remote_ref, version = max(version, excluded.version),
   remote_version = excluded.remote_version, "values" = excluded."values",
@@ -275,14 +287,17 @@ RETURNING id
 """
 
 _GONE = """
-UPDATE hub_mapping SET deleted_at = {now}, updated_at = {now}, revision = revision + 1, version = {version}
-WHERE tenant_id = %(ten)s AND connection_id = %(con)s AND object_type = %(otype)s AND source_system = %(sys)s
+UPDATE hub_mapping SET deleted_at = {now}, updated_at = {now}, revision = revision + 1,
+  version = {version}
+WHERE tenant_id = %(ten)s AND connection_id = %(con)s AND object_type = %(otype)s
+  AND source_system = %(sys)s
   AND source_id = %(sid)s AND deleted_at IS NULL
 """
 
 _UNPARK = """
 UPDATE hub_operation SET parked = {false} WHERE parked AND id IN (
-  SELECT (SELECT n.id FROM hub_operation n WHERE n.connection_id = s.connection_id AND n.stream = s.stream AND n.parked
+  SELECT (SELECT n.id FROM hub_operation n WHERE n.connection_id = s.connection_id
+    AND n.stream = s.stream AND n.parked
     ORDER BY n.version, n.id LIMIT 1)
   FROM hub_operation s WHERE s.id IN ({ids}))
 RETURNING id
@@ -298,10 +313,11 @@ class Settled:
 
 
 def settle(moves: Sequence[Settlement], now: datetime | None = None) -> Settled:
-    """Make the moves; call inside a transaction. An id that is not returned was no longer the caller's.
+    """Make the moves, inside a transaction. What is not in the result was no longer the caller's.
 
-    Its attempt then stays on record as stale. Raises `MappingTaken` or a database error when one move of the
-    batch cannot be stored: nothing of the batch holds then, and the caller settles one by one.
+    The attempt of such a one stays on record as stale. Raises `MappingTaken` or a database error
+    when one move of the batch cannot be stored: nothing of the batch holds then, and the caller
+    settles one by one.
     """
     if not moves:
         return Settled(frozenset(), 0)
@@ -372,9 +388,10 @@ def _mark_gone(row: dict[str, Any], now: datetime) -> None:
 
 
 def unpark(ids: Sequence[int]) -> int:
-    """Let the first parked operation of each of these operations' streams be claimed; how many there were.
+    """Let the first parked operation of each of these operations' streams be claimed; how many.
 
-    A later statement than the move that freed the stream, never the same one: its snapshot must see that move.
+    A later statement than the move that freed the stream, never the same one: its snapshot must see
+    that move.
     """
     if not ids:
         return 0
@@ -384,21 +401,26 @@ def unpark(ids: Sequence[int]) -> int:
     return len(rows(_UNPARK.format(false="0", ids=marks(ids)), list(ids)))
 
 
-# --- the marker -------------------------------------------------------------------------------------
+# --- the marker ---------------------------------------------------------------------------------
 
-# While the stream is ours nobody else in it can move, so what is read here is certain (protocol §5, row 4).
+# While the stream is ours nobody else in it can move,
+# so what is read here is certain (protocol §5, row 4).
 _MARK_CONDITION = """
   o.state = 'running'
-  AND NOT (o.full_state AND EXISTS (SELECT 1 FROM hub_operation n WHERE n.connection_id = o.connection_id
+  AND NOT (o.full_state AND EXISTS (SELECT 1 FROM hub_operation n
+    WHERE n.connection_id = o.connection_id
     AND n.stream = o.stream AND n.first_sent_at IS NOT NULL AND n.version > o.version))
-  AND NOT EXISTS (SELECT 1 FROM hub_operation h WHERE h.connection_id = o.connection_id AND h.stream = o.stream
+  AND NOT EXISTS (SELECT 1 FROM hub_operation h WHERE h.connection_id = o.connection_id
+    AND h.stream = o.stream
     AND h.hold_until IS NOT NULL AND h.hold_until > {now} AND h.id <> o.id)
-  AND NOT EXISTS (SELECT 1 FROM hub_gate g WHERE g.connection_id = o.connection_id AND g.paused_at IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM hub_gate g WHERE g.connection_id = o.connection_id
+    AND g.paused_at IS NOT NULL
     AND (g.paused_until IS NULL OR g.paused_until > {now}))
 """
 
 _MARK_POSTGRES = f"""
-UPDATE hub_operation o SET state = 'sent', state_since = clock_timestamp(), sent_at = clock_timestamp(),
+UPDATE hub_operation o SET state = 'sent', state_since = clock_timestamp(),
+  sent_at = clock_timestamp(),
   first_sent_at = coalesce(o.first_sent_at, clock_timestamp()), request_digest = v.digest,
   restored = false
 FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::float8[]) AS v(id, token, digest, need)
@@ -428,7 +450,7 @@ class Mark:
 
 
 def mark(wanted: Sequence[Mark], now: datetime | None = None) -> set[int]:
-    """Set the markers (row 4); only for the returned ids may bytes leave. Call inside a transaction."""
+    """Set the markers (row 4), inside a transaction; only for the returned ids may bytes leave."""
     if not wanted:
         return set()
     ordered = sorted(wanted, key=lambda one: one.id)
