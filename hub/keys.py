@@ -22,6 +22,8 @@ MAX_BYTES = 256 * 1024
 MAX_DIGITS = 64
 MAX_TEXT = 255
 LARGEST_INTEGER = 2**53 - 1
+WRITTEN_WITH_EXPONENT = 1e21
+"""From here on RFC 8785 writes a number with an exponent."""
 
 
 def length_prefixed(parts: Iterable[str]) -> bytes:
@@ -217,6 +219,11 @@ def _check(value: Any, path: str, depth: int) -> None:
             if value != value or value in (float("inf"), float("-inf")):
                 raise BadPayload(
                     f"{path or 'payload'}: not a finite number; leave it out or send a text."
+                )
+            if LARGEST_INTEGER < abs(value) < WRITTEN_WITH_EXPONENT:
+                # Its canonical form is that of a whole number, and is refused as one.
+                raise BadPayload(
+                    f"{path or 'payload'}: the number is too large to be exact; send it as a text."
                 )
         case dict():
             for name, inner in value.items():
