@@ -112,6 +112,9 @@ class Desk:
         self._next_sweep = 0.0
         self._next_beat = 0.0
         self._quarantine = 0
+        self._quarantine_lane = 0
+        self._quarantine_looks = False
+        self._quarantine_turn = 0
         self._quarantine_after = 0.0
         self._tokens_at: float | None = None
         self._listening = False
@@ -368,20 +371,28 @@ class Desk:
             self.idle_since = clock
 
     def _lapsed_and_due(self) -> int:
-        """The least number of lapses among due operations that lost a worker (they are kept apart),
-        or 0.
+        """How many lapses the due operations have whose turn it is to be claimed apart, or 0.
+
+        The lapses, lanes and kinds there are get their turns one after the other: a turn that was
+        bound to the drain's other claims would always fall to the same ones.
         """
         now = stamp(self._now()) if not is_postgres() else database_now()
         found = rows(
-            """SELECT min(o.lapses) FROM hub_operation o JOIN hub_gate g ON g.connection_id =
-            o.connection_id
+            """SELECT DISTINCT o.lapses, o.connection_id, o.state IN ('uncertain', 'accepted')
+            FROM hub_operation o JOIN hub_gate g ON g.connection_id = o.connection_id
             WHERE o.lapses > 0 AND o.next_at <= %s AND o.state IN ('pending', 'retry', 'uncertain',
             'accepted')
               AND o.lease_until IS NULL AND NOT o.parked AND g.paused_at IS NULL AND g.breaker =
-              'closed' AND (g.throttled_until IS NULL OR g.throttled_until <= %s)""",
+              'closed' AND (g.throttled_until IS NULL OR g.throttled_until <= %s)
+            ORDER BY 1, 2, 3""",
             [now, now],
         )
-        return int(found[0][0] or 0)
+        if not found:
+            return 0
+        self._quarantine_turn += 1
+        lapses, lane, looks = found[self._quarantine_turn % len(found)]
+        self._quarantine_lane, self._quarantine_looks = lane, bool(looks)
+        return int(lapses)
 
     def _claim_batch(self, clock: float) -> list[Claimed]:
         now = self._now()
@@ -430,6 +441,8 @@ class Desk:
         result: list[LaneShare] = []
         for lane in open_lanes:
             ready = self._remotes[lane.connection_id]
+            if self._quarantine and lane.connection_id != self._quarantine_lane:
+                continue
             if lane.probe:
                 self._probe(lane, ready, result, now)
                 continue
@@ -442,15 +455,11 @@ class Desk:
                 continue
             looks = share if not lane.sends else max(1, int(share * self.tuning.look_share))
             looks = looks if lane.looks else 0
-            if self._quarantine:
-                looks = share if lane.looks else 0
             sends = share - looks if lane.sends else 0
-            if self._quarantine and looks and lane.sends:
-                looks, sends = (share, 0) if self._turn % 2 else (0, share)
+            if self._quarantine:
+                looks, sends = (share, 0) if self._quarantine_looks else (0, share)
             result.append(self._share(ready, sends, looks))
             self._served[lane.connection_id] = self._turn
-            if self._quarantine:
-                break
         return result
 
     def _share(self, ready: remote.Remote, sends: int, looks: int) -> LaneShare:
