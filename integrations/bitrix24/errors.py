@@ -2,9 +2,9 @@
 
 The status alone says little: several codes come with different statuses in the vendor's
 documentation, its SDKs and people's measurements. So the `error` string decides, whatever its case,
-and on any status; the status speaks only where there is no code, or one we do not know on a 4xx,
-which the vendor's own SDKs count as a refusal (the set of codes is open: numbers, sentences, empty
-strings).
+and on any status; the status speaks only where there is no code. The set of codes is open
+(numbers, sentences), and the vendor's own SDKs count a strange one on a 4xx as a refusal. Here it
+counts as no answer (protocol §10): one that turns out to be a refusal gets its line below.
 """
 
 from __future__ import annotations
@@ -105,7 +105,6 @@ HINTS: dict[str, str] = {
 """The next step in words, by lower-case code; added to the remote's own words."""
 
 _TAG = re.compile(r"<[^>]{0,200}>")
-_KNOWN = frozenset(code.casefold() for code in CODES)
 
 
 def code_of(answer: Answer) -> str | None:
@@ -122,9 +121,7 @@ def code_of(answer: Answer) -> str | None:
     refused = 400 <= answer.status < 500
     if not code:
         return "" if answer.status == 400 else None if refused else UNCODED
-    if code.casefold() in _KNOWN or not refused or answer.status in (408, 429):
-        return code
-    return None
+    return code
 
 
 def text_of(answer: Answer) -> str:

@@ -29,8 +29,7 @@ class TestBitrix24(ConnectorConformance):
         return samples.error_answer(code)
 
     def unknown_code_answer(self) -> Answer:
-        # On a 4xx the vendor's codes are an open set of refusals; elsewhere they say nothing.
-        return samples.error_answer(UNKNOWN_CODE, 500)
+        return samples.error_answer(UNKNOWN_CODE)
 
     def done_answers(self, request: Request) -> Sequence[Reply]:
         match request.action:
