@@ -116,9 +116,16 @@ class Echo(BaseHTTPRequestHandler):
         """Nothing: the test's output is its own."""
 
 
+class Web(ThreadingHTTPServer):
+    """A client that is killed resets its connection; that is what these tests are about."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing."""
+
+
 @pytest.fixture
 def web() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    server = Web(("127.0.0.1", 0), Echo)
     thread = Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -231,9 +238,13 @@ def test_a_killed_hub_run_takes_its_cluster_along(hub_run):
     family = processes.members(run.cluster)
     run.process.kill()
     run.process.wait()
-    # The cluster stops politely by itself; drains stay for their budget, so they are told.
-    processes.signal_all(family, signal.SIGURG)
-    until(lambda: not [pid for pid in family if processes.is_alive(pid)])
+
+    def gone() -> bool:
+        # The cluster stops by itself; its drains would stay for their budget, so they are told.
+        processes.signal_all(family, signal.SIGURG)
+        return not [pid for pid in family if processes.is_alive(pid)]
+
+    until(gone)
 
 
 @pytest.mark.parametrize("interrupted", [signal.SIGTERM, signal.SIGINT])
@@ -303,7 +314,12 @@ def supervise(
 
 def stop_after(seconds: float) -> Thread:
     """Ask this process to stop in a while, as its own supervisor would."""
-    thread = Thread(target=lambda: (time.sleep(seconds), os.kill(os.getpid(), signal.SIGTERM)))
+
+    def stop() -> None:
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = Thread(target=stop)
     thread.start()
     return thread
 

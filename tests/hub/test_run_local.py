@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.cookiejar import CookieJar
 from pathlib import Path
 from urllib.parse import urlencode
@@ -122,6 +123,10 @@ def run_local(tmp_path: Path) -> Iterator[Local]:
     processes.signal_all(made.family(), signal.SIGKILL)
 
 
+def _replaced(run: Local, word: str, pid: int) -> bool:
+    return run.find(word) not in (0, pid)
+
+
 def confirmed(run: Local) -> int:
     return int(run.rows("SELECT count(*) FROM hub_operation WHERE state = 'confirmed'")[0][0])
 
@@ -151,7 +156,7 @@ def test_it_starts_says_so_recovers_stops_and_goes_on(run_local):
     for word in ("gunicorn", "hub_run", "simulator"):
         pid = run_local.find(word)
         os.kill(pid, signal.SIGKILL)
-        until(lambda word=word, pid=pid: run_local.find(word) not in (0, pid))
+        until(partial(_replaced, run_local, word, pid))
     until(lambda: run_local.said.count("starting it again") >= 3)
     until(lambda: local.answers(f"http://127.0.0.1:{run_local.port}/health/ready"))
     count = confirmed(run_local)
