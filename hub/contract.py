@@ -312,13 +312,24 @@ class CallFailed(Exception):
     """A call that has no usable answer; raised by the wire, and into a connector's read steps.
 
     `begun` says whether a byte of *our* request can have left: only then may it have been executed.
+    `status` and `retry_after` (seconds) are set where an answer came that proves nothing.
     """
 
-    def __init__(self, kind: FailureKind, text: str, *, begun: bool) -> None:
+    def __init__(
+        self,
+        kind: FailureKind,
+        text: str,
+        *,
+        begun: bool,
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(text)
         self.kind = kind
         self.text = text
         self.begun = begun
+        self.status = status
+        self.retry_after = retry_after
 
 
 class CallRefused(Exception):
