@@ -1,5 +1,7 @@
 """Secrets are sealed with the first key, opened by any, and never silently lost."""
 
+from typing import Any
+
 import pytest
 from cryptography.fernet import Fernet
 
@@ -65,7 +67,7 @@ def test_resealing_with_a_wrong_key_changes_nothing_and_is_loud() -> None:
         reseal(seal(SECRETS, [OLD]), [NEW], name="shop")
 
 
-def test_the_keys_of_the_installation_are_used_unless_others_are_given(settings) -> None:  # type: ignore[no-untyped-def]
+def test_the_keys_of_the_installation_are_used_unless_others_are_given(settings: Any) -> None:
     settings.HUB_CREDENTIAL_KEYS = [OTHER, OLD]
     sealed = seal(SECRETS)
     assert open_sealed(sealed, [OTHER]) == SECRETS

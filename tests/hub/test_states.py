@@ -18,8 +18,8 @@ from hub.states import (
 )
 
 # Written down from the protocol, not from the code: row, from, to, by. The last three of row 23 go
-# beyond its words: a late result that names an object contradicts what came to rest, and where there
-# is nothing to look with, a person has to see it.
+# beyond its words: a late result that names an object contradicts what came to rest, and where
+# there is nothing to look with, a person has to see it.
 TABLE = """
 1 - pending submit,worker,person | 1 - discarded submit,worker,person
 2 pending running worker | 2 retry running worker
