@@ -5,8 +5,8 @@ docs/faults.md.
 up to date. A test covers what its docstring names (`F34`, `F24-F26`, `W5`, `I7`), or a comment in
 or right above it, or the parameters in its decorators. A module's docstring, and the comments and
 parameters outside its functions, speak for the file. Of modules that hold no tests only two things
-count: functions that check an invariant (`i7_…`), and tables whose keys are ids (the planted
-weaknesses).
+count: functions that check an invariant (`i7_…`, or by their docstring), and tables whose keys are
+ids (the planted weaknesses).
 """
 
 from __future__ import annotations
@@ -80,10 +80,13 @@ def _claims(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _claims_of_checks(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for function, owner in _functions(tree, name):
+        found = _CHECK.match(function.name)
+        told = ids_in(ast.get_docstring(function) or "")
+        mine = [f"I{found[1]}"] if found else [one for one in told if one[0] == "I"]
+        yield owner, " ".join(mine)
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and (found := _CHECK.match(node.name)):
-            yield f"{name}::{node.name}", f"I{found[1]}"
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
             for key in node.value.keys:
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
                     if re.fullmatch(r"[FWI][1-9]\d*", key.value):

@@ -76,8 +76,9 @@ def protocol(number: int) -> str:
 
 
 def codes(text: str) -> set[str]:
-    """What stands in backticks."""
-    return set(re.findall(r"`([^`\n]+)`", text))
+    """What stands in backticks, which may be broken over lines, outside of whole blocks."""
+    inline = re.sub(r"^ *```.*?^ *```", "", text, flags=re.S | re.M)
+    return {" ".join(code.split()) for code in re.findall(r"`([^`]+)`", inline)}
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -369,7 +370,7 @@ def _commands() -> set[str]:
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_commands_that_are_named_exist(path):
     text = path.read_text()
-    code = "\n".join(re.findall(r"```.*?```", text, re.S) + re.findall(r"`[^`\n]+`", text))
+    code = "\n".join([*re.findall(r"```.*?```", text, re.S), *(f"`{one}`" for one in codes(text))])
     code += "\n".join(line for line in text.splitlines() if line.startswith("    "))
     for target in re.findall(r"\bmake ([a-z]+)", code):
         assert target in _makefile_targets(), f"make {target}"
