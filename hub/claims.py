@@ -166,13 +166,15 @@ def _bucket(share: LaneShare) -> tuple[str, str]:
 
 def _share_tokens(shares: Sequence[LaneShare], tokens: Tokens) -> None:
     """Cut the shares down to the tokens there are; shares of one bucket are served in turn."""
-    left: dict[RateLimit, int] = {}
+    # By bucket, not by limit: two connections to one host may each have numbers of their own.
+    left: dict[tuple[str, str], int] = {}
     for share in sorted(
         shares, key=lambda one: (one.limit.scope, one.limit.group) if one.limit else ("", "")
     ):
         if share.limit is None:
             continue
-        there = left.setdefault(share.limit, tokens.left(share.limit))
+        bucket = (share.limit.scope, share.limit.group)
+        there = left.setdefault(bucket, tokens.left(share.limit))
         if share.looks and share.sends:
             kept = there // 5 + (1 if there % 5 and share.turn % 5 == 0 else 0)
             share.looks = min(share.looks, kept)
@@ -180,7 +182,7 @@ def _share_tokens(shares: Sequence[LaneShare], tokens: Tokens) -> None:
             share.looks = min(share.looks, there)
         share.starved = share.sends > there - share.looks
         share.sends = min(share.sends, there - share.looks)
-        left[share.limit] = there - share.looks - share.sends
+        left[bucket] = there - share.looks - share.sends
 
 
 def _candidates(
