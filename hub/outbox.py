@@ -141,7 +141,9 @@ def _intent(
     keys.check_text("variant", variant, most=120, empty=True)
     keys.check_text("correlation_id", correlation_id, most=64, empty=True)
     keys.check_version(version)
-    payload = keys.canonical_payload(dict(fields))
+    # A list of pairs would quietly become an object; whatever is none is for `keys` to refuse.
+    fields = dict(fields) if isinstance(fields, Mapping) else fields
+    payload = keys.canonical_payload(fields)
     problems = list(connector.validate(action, fields))
     if problems:
         raise BadPayload(" ".join(problems))
@@ -194,7 +196,14 @@ def _write(intent: Intent) -> Submitted:
     if known is not None:
         return known
     if intent.write.kind is not Kind.COMMAND:
-        _refuse_impossible(intent)
+        try:
+            _refuse_impossible(intent)
+        except Impossible:
+            # What is in the way may be this very intent, committed since we looked (F2).
+            known = _known(intent)
+            if known is None:
+                raise
+            return known
     now = database_now()
     stale = intent.write.is_full_state and bool(
         rows(
@@ -260,7 +269,8 @@ def _refuse_impossible(intent: Intent) -> None:
         if create:
             raise Impossible(
                 f"{what} is already being created by operation {create[0][0]} "
-                f"(version {create[0][1]}, {create[0][2]}): submit an update, which will follow it.",
+                f"(version {create[0][1]}, {create[0][2]}): submit an update, which will follow "
+                "it.",
                 create[0][0],
             )
     elif mapping is None and not create:
