@@ -2,6 +2,7 @@
 
 import io
 import stat
+import time
 from collections import Counter
 from typing import Any
 from urllib.error import URLError
@@ -12,8 +13,13 @@ from django.core.management import CommandError, call_command
 from django.urls import reverse
 
 from hub import checks, credentials
+from hub.delivery import Drain
 from hub.management import demo
 from hub.models import Connection, Gate, Operation, Tenant
+from hub.policy import Limits
+from hub.states import MOVING
+from hub.tuning import Tuning
+from integrations.bitrix24.simulator.client import Simulator
 
 pytestmark = pytest.mark.django_db
 
@@ -172,3 +178,35 @@ def test_a_stand_in_that_does_not_answer_loses_only_its_fault():
     fresh = demo.tell(say=said.append, wait=lambda _: True, order=down)
     assert said
     assert fresh == Operation.objects.count() == len(list(demo.scenes()))
+
+
+@pytest.mark.processes
+@pytest.mark.django_db(transaction=True)
+def test_told_to_the_end_most_settles_by_itself_and_the_rest_waits_for_people(monkeypatch):
+    with Simulator() as portal:
+        monkeypatch.setattr(demo, "simulator_url", lambda: portal.url)
+        demo.ensure()
+        demo.tell(say=pytest.fail, wait=lambda _: True)
+        limits = Limits(
+            margin=0.5, retry_base=0.2, retry_cap=2.0, look_schedule=(0.3, 0.6, 1.0, 2.0)
+        )
+        tuning = Tuning(limits=limits, lease_addend=2.5, sweep_every=0.3, poll_interval=0.05)
+        moving = Operation.objects.filter(state__in=[state.value for state in MOVING])
+        end = time.monotonic() + 60
+        while moving.exists():
+            assert time.monotonic() < end, list(moving.values_list("source_id", "state"))
+            Drain(tuning=tuning, budget=2.0).run()
+        effects = portal.ledger()
+
+    found = Counter(Operation.objects.values_list("state", flat=True))
+    assert set(found) == {"confirmed", "review"}
+    assert found["confirmed"] > 8 * found["review"]
+    reasons = set(Operation.objects.filter(state="review").values_list("reason_code", flat=True))
+    assert len(reasons) >= 4
+    made = Counter(e["reference"] for e in effects if e["method"] == "crm.item.add")
+    twice = [reference for reference, count in made.items() if count > 1]
+    # The one the stand-in was told to make twice; the hub made none.
+    ordered = [scene for scene in demo.scenes() if "duplicate_execution" in str(scene.faults)]
+    assert [Operation.objects.get(reference=r).source_id for r in twice] == [
+        scene.source_id for scene in ordered
+    ]
