@@ -8,7 +8,8 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
@@ -38,6 +39,28 @@ class CappedPaginator(Paginator):
         if not isinstance(rows, QuerySet):
             return len(rows)
         return rows.order_by().values("pk")[:COUNTED].count()
+
+
+REACH = 100_000
+"""Where a filter has no index, it looks through so many rows, the newest."""
+_PAGING = {"q", "p", "all", "state", "_facets", "_changelist_filters"}
+
+
+class BoundedChangeList(ChangeList):
+    """A list whose filters never scan a long past, and which says so."""
+
+    def get_queryset(
+        self, request: HttpRequest, exclude_parameters: list[str | None] | None = None
+    ) -> QuerySet[Any]:
+        rows = super().get_queryset(request, exclude_parameters)
+        if self.model_admin.scans(request):  # type: ignore[attr-defined]
+            newest = self.model._default_manager.order_by("-pk").values_list("pk", flat=True)
+            last = newest.first() or 0
+            if last > REACH:
+                rows = rows.filter(pk__gt=last - REACH)
+                text = _("Filtered among the newest %(number)s rows; search for older ones.")
+                messages.info(request, text % {"number": REACH})
+        return rows
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
@@ -74,6 +97,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         if self.heavy and not (match and match.url_name and match.url_name.endswith("_change")):
             rows = rows.defer(*self.heavy)
         return rows
+
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+        return BoundedChangeList
+
+    def scans(self, request: HttpRequest) -> bool:
+        """Whether what was asked for may have no index to lead to it: a filter, and no search."""
+        return not request.GET.get("q") and bool(set(request.GET) - _PAGING)
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         fields = super().get_fields(request, obj)

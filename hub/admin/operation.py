@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -18,6 +18,7 @@ from hub.admin import search
 from hub.admin.base import (
     ActionFilter,
     AgeFilter,
+    BoundedChangeList,
     ConnectionFilter,
     Lookups,
     ReadOnlyAdmin,
@@ -29,6 +30,7 @@ from hub.admin.base import (
 from hub.models import Attempt, Dependency, Evidence, Operation
 from hub.models.operation import CLOSED, STATE_LABELS
 from hub.panel import words
+from hub.panel.indexes import unfinished
 from hub.sql import database_now
 
 
@@ -47,9 +49,11 @@ class StateFilter(admin.SimpleListFilter):
         value = self.value()
         if value == "all" or (value is None and request.GET.get("q")):
             return rows
-        if value in dict(STATE_LABELS):
+        if value in CLOSED:
             return rows.filter(state=value)
-        return rows.filter(~Q(state__in=CLOSED))
+        if value in dict(STATE_LABELS):
+            return rows.filter(pk__in=unfinished(str(value)))
+        return rows.filter(pk__in=unfinished())
 
     def choices(self, changelist: Any) -> Any:
         for choice in super().choices(changelist):
@@ -71,7 +75,7 @@ class DoubtFilter(admin.SimpleListFilter):
         return rows.filter(maybe_executed=self.value() == "1") if self.value() else rows
 
 
-class _LeadsToStory(ChangeList):
+class _LeadsToStory(BoundedChangeList):
     """Rows lead to the page of the operation, not to its columns."""
 
     def url_for_result(self, result: Any) -> str:
@@ -109,6 +113,10 @@ class OperationAdmin(ReadOnlyAdmin):
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
         return _LeadsToStory
+
+    def scans(self, request: HttpRequest) -> bool:
+        """Unfinished operations are few and have their index; the finished ones are many."""
+        return super().scans(request) and request.GET.get("state") in ("all", *CLOSED)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -36,8 +36,8 @@ from hub.credentials import CannotOpen
 from hub.http import Wire
 from hub.models import Connection, Gate, Installation, Operation
 from hub.models.gate import Breaker, PauseKind
-from hub.models.operation import CLOSED
 from hub.panel import words
+from hub.panel.indexes import unfinished
 from hub.policy import degraded
 
 TEST_CALL = 10.0
@@ -407,5 +407,5 @@ def retire(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _unfinished(connection: Connection) -> int:
-    rows = Operation.objects.filter(connection=connection).exclude(state__in=CLOSED)
+    rows = Operation.objects.filter(pk__in=unfinished(), connection=connection)
     return rows.order_by().values("pk")[:COUNTED].count()

@@ -7,14 +7,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Min, OuterRef, Q, Subquery
+from django.db.models import Count, Min, OuterRef, Subquery
 from django.http import HttpRequest
 
 from hub import health
 from hub.models import Connection, Heartbeat, Installation, Operation, ReviewCase
-from hub.models.operation import CLAIMABLE, CLOSED, STATE_LABELS
+from hub.models.operation import CLOSED, STATE_LABELS
 from hub.panel import words
 from hub.panel.connection import gate_words
+from hub.panel.indexes import CLAIMABLE_NOW, unfinished
 from hub.sql import database_now, is_postgres, rows
 
 COUNTED = 100_000
@@ -58,9 +59,7 @@ def figures(request: HttpRequest) -> dict[str, Any]:
 
 
 def _tally(state: str, label: Any) -> Tally:
-    # The condition of the index is repeated, so that both databases use it.
-    waiting = Operation.objects.filter(~Q(state__in=CLOSED), state=state)
-    count = waiting.order_by().values("pk")[: COUNTED + 1].count()
+    count = unfinished(state)[: COUNTED + 1].count()
     return Tally(
         state,
         label,
@@ -98,7 +97,7 @@ def _cases() -> list[dict[str, Any]]:
 def _connections(now: datetime) -> list[dict[str, Any]]:
     """Each connection in use: its gate, its oldest due operation, its last trouble."""
     mine = Operation.objects.filter(connection=OuterRef("pk")).order_by()
-    due = mine.filter(state__in=CLAIMABLE, parked=False, next_at__lte=now).order_by("next_at", "pk")
+    due = mine.filter(CLAIMABLE_NOW, next_at__lte=now).order_by("next_at", "pk")
     troubled = ReviewCase.objects.filter(
         connection=OuterRef("pk"), closed_at__isnull=True
     ).order_by("-opened_at", "-pk")

@@ -19,6 +19,7 @@ from hub import credentials, gate
 from hub.admin import base
 from hub.admin.connection import ConnectionAdmin
 from hub.models import Bucket, Connection, Gate, Operation, Tenant
+from hub.panel.indexes import Literal
 from hub.states import State
 from tests.hub import pages
 
@@ -471,3 +472,43 @@ def test_code_that_is_not_installed_is_said_and_the_rest_can_be_edited(root: Cli
     response = root.get(change(row))
     assert "No integration &#x27;gone&#x27; is installed" in response.content.decode()
     assert root.post(change(row), values(root, change(row)) | {"label": "x"}).status_code == 302
+
+
+# --- a million rows ------------------------------------------------------------------------------
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("asked", ["", "?state=failed", "?connection=1&reason=refused&age=1h"])
+def test_unfinished_operations_are_read_from_the_small_index(root: Client, asked: str) -> None:
+    """SQLite takes a partial index only when its condition stands in the query as literals."""
+    pages.one_of_each(pages.connection())
+    with CaptureQueriesContext(database) as seen:
+        root.get(OPERATIONS + asked)
+    lists = [q["sql"] for q in seen.captured_queries if 'FROM "hub_operation"' in q["sql"]]
+    assert len(lists) >= 2
+    for sql in lists:
+        with database.cursor() as cursor:
+            cursor.execute("EXPLAIN QUERY PLAN " + sql)
+            plan = [str(row[3]) for row in cursor.fetchall()]
+        # The subquery is answered by the index alone, and what it found leads to the rows.
+        assert [step for step in plan if "COVERING INDEX operation_by_state" in step], plan
+        assert [step for step in plan if "rowid=?" in step and "operation" in step], plan
+
+
+def test_filters_without_an_index_look_through_the_newest_and_say_so(
+    root: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "REACH", 2)
+    portal = pages.connection()
+    rows = [pages.operation(portal, f"n-{n}", reason_code="refused") for n in range(4)]
+    address = f"{OPERATIONS}?state=all&reason=refused"
+    assert listed(root, address) == {row.pk for row in rows[2:]}
+    assert "Filtered among the newest 2 rows" in root.get(address).content.decode()
+    assert listed(root, f"{OPERATIONS}?state=all") == {row.pk for row in rows}
+    assert listed(root, f"{OPERATIONS}?reason=refused") == {row.pk for row in rows}
+
+
+def test_a_literal_takes_plain_words_only() -> None:
+    for word in ("it's", "a b", "", "état", "x;"):
+        with pytest.raises(ValueError, match="plain word"):
+            Literal(word).as_sql(None, None)
