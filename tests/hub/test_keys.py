@@ -128,8 +128,9 @@ def test_what_a_remote_sees_is_safe_everywhere(text: str, generation: int) -> No
         assert re.fullmatch(r"[a-z2-7]{1,40}", shape)
 
 
-def test_a_new_generation_has_its_own_key() -> None:
+def test_a_new_generation_has_its_own_key_and_an_attempt_has_none() -> None:
     key = operation_key(**INTENT)
+    assert len({remote_key(key, 1) for _attempt in range(8)}) == 1  # W8
     assert len({remote_key(key, generation) for generation in range(1, 50)}) == 49
 
 

@@ -442,6 +442,12 @@ def _to(state: State) -> Callable[..., Verdict]:
     return lambda facts, text, *rest, **more: Verdict(state, "planted", text)
 
 
+def _failed_when_used_up(facts: Facts, *rest: Any, **more: Any) -> Verdict:
+    verdict = _UNKNOWN(facts, *rest, **more)
+    return replace(verdict, state=State.FAILED, doubt=False) if facts.attempts >= 8 else verdict
+
+
+_UNKNOWN = policy._unknown
 WEAKNESSES: dict[str, tuple[State, str, Any]] = {
     "W5: not found is trusted at once": (
         State.UNCERTAIN,
@@ -473,6 +479,11 @@ WEAKNESSES: dict[str, tuple[State, str, Any]] = {
         lambda facts, candidate, *rest: Verdict(
             State.CONFIRMED, "planted", "planted", done=Done(candidate.remote_ref)
         ),
+    ),
+    "W22: unknown outcomes use up the budget, then it failed": (
+        State.SENT,
+        "_unknown",
+        _failed_when_used_up,
     ),
     "attempts do not end": (State.SENT, "exhausted", lambda facts, limits: False),
 }
