@@ -112,6 +112,14 @@ def _parts(secret: str) -> Iterator[str]:
         yield from (part for part in piece.split("/") if len(part) >= SHORTEST_PART)
 
 
+def sentence(text: str) -> str:
+    """`text` as a sentence: other sentences can follow it."""
+    text = text.strip()
+    if not text:
+        return ""
+    return text[0].upper() + text[1:] + ("" if text[-1] in ".!?…:" else ".")
+
+
 def clean(text: str, longest: int = LONGEST) -> str:
     """`text` without what a database refuses, cut to `longest` characters."""
     kept = _UNKEPT.sub("�", text)

@@ -7,7 +7,7 @@ restart.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -31,7 +31,7 @@ from hub.contract import (
 from hub.http import Route, Wire, retry_after
 from hub.models import Connection
 from hub.policy import classify, degraded
-from hub.redaction import Scrubber
+from hub.redaction import Scrubber, sentence
 
 T = TypeVar("T")
 
@@ -192,14 +192,15 @@ def wrong(remote: Remote, answer: Answer, action: Write | None) -> Any:
     if isinstance(seen, Refused):
         return Refused(
             seen.error,
-            remote.scrubber.text(seen.text, 300),
+            sentence(remote.scrubber.text(seen.text, 300)),
             remote.scrubber.text(seen.code, 60),
             seen.status,
             seen.retry_after,
             seen.conflict,
         )
     if isinstance(seen, Unanswered):
-        return Unanswered(remote.scrubber.text(seen.text, 300), seen.nothing_left, seen.kind)
+        words = sentence(remote.scrubber.text(seen.text, 300))
+        return replace(seen, text=words)
     return seen
 
 

@@ -40,7 +40,7 @@ from hub.contract import (
 from hub.http import Wire
 from hub.moves import Mark, Settlement, Tried
 from hub.policy import Advice, Facts, Verdict, decide
-from hub.redaction import clean
+from hub.redaction import clean, sentence
 from hub.registry import UnknownAction
 from hub.remote import (
     RateLimit,
@@ -626,7 +626,7 @@ def _not_as_meant(remote_ref: str) -> Candidate:
 def _as_seen(failure: CallFailed | CallRefused) -> Seen:
     if isinstance(failure, CallRefused):
         return failure.refusal
-    return Unanswered(failure.text, nothing_left=not failure.begun, kind=failure.kind)
+    return Unanswered(sentence(failure.text), nothing_left=not failure.begun, kind=failure.kind)
 
 
 def _request_id(answer: Answer | None) -> str:
