@@ -190,14 +190,8 @@ def wrong(remote: Remote, answer: Answer, action: Write | None) -> Any:
     wait = retry_after(header, datetime.now(UTC)) if header else None
     seen = classify(answer, remote.connector.errors, action, wait)
     if isinstance(seen, Refused):
-        return Refused(
-            seen.error,
-            sentence(remote.scrubber.text(seen.text, 300)),
-            remote.scrubber.text(seen.code, 60),
-            seen.status,
-            seen.retry_after,
-            seen.conflict,
-        )
+        words = sentence(remote.scrubber.text(seen.text, 300))
+        return replace(seen, text=words, code=remote.scrubber.text(seen.code, 60))
     if isinstance(seen, Unanswered):
         words = sentence(remote.scrubber.text(seen.text, 300))
         return replace(seen, text=words)
