@@ -1451,7 +1451,11 @@ def _not_yet(facts: Facts, limits: Limits, roll: float) -> Verdict:
 
 
 def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
-    """State `accepted`: the remote works on (rows 16, 17)."""
+    """State `accepted`: the remote works on (rows 16, 17).
+
+    A job that is given up may still end over there, so it stays in doubt: an ordinary retry would
+    start a second one (§9.7).
+    """
 
     def later(text: str, not_before: float | None = None, **more: Any) -> Verdict:
         if facts.age >= limits.accepted_max:
@@ -1460,6 +1464,7 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                 "job_too_long",
                 f"{text} It has not ended in time.",
                 Outcome.LOOKED,
+                doubt=True,
                 **more,
             )
         steps = limits.look_schedule
@@ -1487,7 +1492,11 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                 )
             if facts.action.creates and not seen.remote_ref:
                 return _review(
-                    facts, "no_result", "The job ended without naming a result.", Outcome.LOOKED
+                    facts,
+                    "no_result",
+                    "The job ended without naming a result.",
+                    Outcome.LOOKED,
+                    doubt=True,
                 )
             return Verdict(
                 State.CONFIRMED,
@@ -1520,6 +1529,7 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                 "unknown_job",
                 seen.text or "The remote does not know our job.",
                 Outcome.LOOKED,
+                doubt=True,
             )
         case Lapsed():
             if facts.lapses + 1 >= limits.max_lapses:
@@ -1528,6 +1538,7 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                     "poison",
                     _lost(facts, "while it asked"),
                     Outcome.LOOKED,
+                    doubt=True,
                     adds_lapse=True,
                 )
             return replace(later("The worker was lost while it asked."), adds_lapse=True, delay=0.0)
@@ -1539,6 +1550,7 @@ def _polling(facts: Facts, seen: Seen, limits: Limits, roll: float) -> Verdict:
                 "unknown_job",
                 f"The remote does not know our job: {seen.text}",
                 Outcome.LOOKED,
+                doubt=True,
             )
         case Refused():
             return later(

@@ -500,7 +500,7 @@ def _verdict(
                 State.REVIEW,
                 "taken_over",
                 f"{who} took it out of the machine's hands.",
-                doubt=doubt or row.state == State.UNCERTAIN.value,
+                doubt=doubt or row.state in (State.UNCERTAIN.value, State.ACCEPTED.value),
             ), _("The case is yours.")
 
 

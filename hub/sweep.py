@@ -385,7 +385,7 @@ class Sweeper:
         """A lapsed lease of an operation whose connection or code is gone: a person has to see to
         it.
         """
-        doubt = row.maybe_executed or row.state == State.SENT.value
+        doubt = row.maybe_executed or row.state in (State.SENT.value, State.ACCEPTED.value)
         verdict = Verdict(
             State.REVIEW if row.state != State.RUNNING.value or doubt else State.PENDING,
             "code_missing",
@@ -511,11 +511,13 @@ def _too_long(facts: Facts, tuning: Tuning) -> Verdict:
         State.ACCEPTED: "The job has not ended in time.",
         State.RETRY: "It has been tried for too long.",
     }[facts.state]
+    # A job that is slow may still end over there: sending it anew would start a second one.
+    doubt = facts.doubt or facts.state is State.ACCEPTED
     return Verdict(
         State.REVIEW,
         "undecided" if facts.state is State.UNCERTAIN else "exhausted",
         text,
-        doubt=facts.doubt,
-        advice=Advice.LOOK_AGAIN if facts.doubt else Advice.RETRY,
+        doubt=doubt,
+        advice=Advice.LOOK_AGAIN if doubt else Advice.RETRY,
         assumption="A3" if facts.state is State.UNCERTAIN and facts.action.max_exec is None else "",
     )
