@@ -89,6 +89,8 @@ class Drain:
         self._make_wire = lambda: wire(clock=clock, steps=steps)
         self._signals = signals
         self._stopping = threading.Event()
+        self.stopped = False
+        """Whether somebody asked it to stop, as opposed to the end of its budget or of its work."""
         self._flight = Flight()
         self._lanes: dict[int, Lane] = {}
         self._rotation: deque[int] = deque()
@@ -110,6 +112,7 @@ class Drain:
 
     def stop(self) -> None:
         """Claim nothing more, give back what has not left, let what has left come to its end."""
+        self.stopped = True
         self._stopping.set()
 
     async def _main(self) -> int:

@@ -50,7 +50,7 @@ class Command(BaseCommand):
 
             signal.signal(signal.SIGINT, stop)
             total += drain.run()
-            if stopped or drain.stopping or options["forever"] or options["rest"] is None:
+            if stopped or drain.stopped or options["forever"] or options["rest"] is None:
                 break
             moving = Operation.objects.filter(state__in=[s.value for s in MOVING]).exists()
             if not moving or time.monotonic() >= end:

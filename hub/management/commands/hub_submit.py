@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from argparse import ArgumentParser
@@ -16,8 +17,9 @@ from hub.models import Connection
 
 class Command(BaseCommand):
     help = (
-        "Submit one operation and print its id; a duplicate prints the same id. Exits 2 for what cannot be right, "
-        "3 for the same intent with another payload. With --lines: one JSON array per line from standard input, "
+        "Submit one operation and print its id; a duplicate prints the same id. Exits 2 for what "
+        "cannot be right, 3 for the same intent with another payload. With --lines: one JSON array "
+        "per line from standard input, "
         '["CONNECTION", "ACTION", "SOURCE_ID", VERSION, {...}], and an id per line.'
     )
 
@@ -43,6 +45,9 @@ class Command(BaseCommand):
 
     def _lines(self, source: str) -> None:
         worst = 0
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            # Bytes that are no UTF-8 are refused with their line, instead of ending them all.
+            sys.stdin.reconfigure(errors="surrogateescape")
         for number, line in enumerate(sys.stdin, start=1):
             if not line.strip():
                 continue
@@ -65,13 +70,8 @@ class Command(BaseCommand):
     def _one(
         self, name: Any, action: Any, source_id: Any, version: Any, payload: Any, *, source: str
     ) -> None:
-        connection = Connection.objects.select_related("tenant").filter(name=str(name)).first()
-        if connection is None:
-            known = ", ".join(Connection.objects.values_list("name", flat=True)) or "none"
-            raise CommandError(
-                f"There is no connection {str(name)!r} (there are: {known}).", returncode=2
-            )
         try:
+            connection = self._connection(keys.check_text("connection", str(name)))
             submitted = outbox.submit(
                 connection,
                 str(action),
@@ -85,6 +85,13 @@ class Command(BaseCommand):
         except (BadPayload, outbox.Impossible) as error:
             raise CommandError(str(error), returncode=2) from None
         self.stdout.write(str(submitted.operation_id))
+
+    def _connection(self, name: str) -> Connection:
+        connection = Connection.objects.select_related("tenant").filter(name=name).first()
+        if connection is None:
+            known = ", ".join(Connection.objects.values_list("name", flat=True)) or "none"
+            raise BadPayload(f"connection: there is no connection {name!r} (there are: {known}).")
+        return connection
 
 
 def _version(version: Any) -> int:
