@@ -298,19 +298,19 @@ def absence_trusted(facts: Facts) -> bool:
     return (
         facts.absent_for is not None
         and facts.absent_for - facts.look_took >= action.index_lag
-        and facts.since_last >= action.max_exec + action.index_lag
+        and facts.since_last - facts.absent_for >= action.max_exec
     )
 
 
 def _first_absence(facts: Facts) -> bool:
     """Whether the look being judged may be the first of the two complete negative ones."""
     action = facts.action
-    return (
-        facts.absent_for is None
-        and action.max_exec is not None
-        and facts.since_last is not None
-        and facts.since_last - facts.look_took >= action.max_exec
-    )
+    if action.max_exec is None or facts.since_last is None:
+        return False
+    if facts.since_last - facts.look_took < action.max_exec:
+        return False
+    # One that began too early by the numbers of today (max_exec was raised since) does not count.
+    return facts.absent_for is None or facts.since_last - facts.absent_for < action.max_exec
 
 
 def hold_for(action: Write, limits: Limits) -> float | None:

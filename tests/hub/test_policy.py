@@ -886,6 +886,13 @@ def test_what_concerns_the_whole_connection_closes_its_gate(state: State) -> Non
         "looking",
     ),
     (
+        "a first absence that began too early does not count (max_exec was raised since)",
+        looking(findable, 95.0, absent_for=40.0),
+        nothing,
+        State.UNCERTAIN,
+        "looking",
+    ),
+    (
         "a look that began too early does not count, however late it ended",
         looking(exactly_findable, 65.0, look_took=10.0),
         nothing,
@@ -1143,6 +1150,7 @@ def test_the_first_absence_that_may_count_is_remembered() -> None:
     assert not follows(looking(findable, 65.0, look_took=10.0), nothing).absent
     assert follows(looking(findable, 70.0), nothing).absent
     assert not follows(looking(findable, 75.0, absent_for=5.0), nothing).absent
+    assert follows(looking(findable, 75.0, absent_for=20.0), nothing).absent
 
 
 def test_a_repeat_by_a_key_that_is_not_atomic_waits_after_a_look_too() -> None:
