@@ -76,13 +76,14 @@ class HubAdminSite(admin.AdminSite):
             super().register(wanted, admin_class, **options)
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
-        from hub.panel import connection, operation
+        from hub.panel import case, connection, operation
 
         def own(view: Any) -> Any:
             return self.admin_view(view)
 
         return [
             path("operations/<int:pk>/", own(operation.story), name="operation_story"),
+            path("cases/<int:pk>/close/", own(case.close), name="case_close"),
             path("connections/<int:pk>/test/", own(connection.test), name="connection_test"),
             path("connections/<int:pk>/pause/", own(connection.pause), name="connection_pause"),
             path("connections/<int:pk>/resume/", own(connection.resume), name="connection_resume"),

@@ -68,6 +68,7 @@ class ReviewCaseAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     list_select_related = ("tenant", "connection")
     heavy = ("connection__secrets",)
+    change_form_template = "hub/panel/case_form.html"
     exclude = ("operation", "advice", "reason_code")
     readonly_fields = ("story", "why", "advised")
 

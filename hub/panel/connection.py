@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods, require_POST
 
-from hub import gate, registry, remote
+from hub import cases, gate, registry, remote
 from hub.contract import (
     BadPayload,
     CallFailed,
@@ -36,6 +36,7 @@ from hub.credentials import CannotOpen
 from hub.http import Wire
 from hub.models import Connection, Gate, Installation, Operation
 from hub.models.gate import Breaker, PauseKind
+from hub.models.review import Subject
 from hub.panel import words
 from hub.panel.indexes import unfinished
 from hub.policy import degraded
@@ -288,9 +289,10 @@ def _back(connection: Connection) -> HttpResponseRedirect:
     return HttpResponseRedirect(reverse("admin:hub_connection_change", args=[connection.pk]))
 
 
-def _page(
+def page(
     request: HttpRequest, template: str, connection: Connection, title: str, **more: Any
 ) -> TemplateResponse:
+    """A page about a connection."""
     context = {
         **admin.site.each_context(request),
         "title": title,
@@ -307,21 +309,29 @@ def _log(request: HttpRequest, connection: Connection, text: str) -> None:
     )
 
 
+def _answered(request: HttpRequest, connection: Connection) -> None:
+    """It works again, or somebody says so: the case about the connection has its answer."""
+    cases.close_case(Subject.CONNECTION, connection.pk, by=request.user.get_username())
+
+
 @require_POST
 def test(request: HttpRequest, pk: int) -> HttpResponse:
     """Run the connection test and show each finding."""
     connection = _may_change(request, pk)
     gate.ensure(connection)
     tested = run_test(connection)
+    paused = Gate.objects.filter(pk=connection.pk, paused_at__isnull=False).exists()
+    if tested.ok and not paused:
+        _answered(request, connection)
     _log(request, connection, _("Tested: well.") if tested.ok else _("Tested: not well."))
-    return _page(
+    return page(
         request,
         "hub/panel/connection_test.html",
         connection,
         _("Connection test"),
         tested=tested,
         gate_words=gate_words(connection),
-        paused=Gate.objects.filter(pk=connection.pk, paused_at__isnull=False).exists(),
+        paused=paused,
         other_account=bool(tested.account) and tested.account != connection.account,
     )
 
@@ -343,7 +353,7 @@ def pause(request: HttpRequest, pk: int) -> HttpResponse:
         _log(request, connection, _("Paused: %(why)s") % {"why": form.cleaned_data["reason"]})
         messages.success(request, _("Paused. What has already left settles; nothing new goes out."))
         return _back(connection)
-    return _page(
+    return page(
         request,
         "hub/panel/connection_reason.html",
         connection,
@@ -359,6 +369,7 @@ def resume(request: HttpRequest, pk: int) -> HttpResponse:
     """Open a paused gate, and the breaker with it."""
     connection = _may_change(request, pk)
     if gate.resume(connection.pk):
+        _answered(request, connection)
         _log(request, connection, _("Resumed."))
         messages.success(request, _("Resumed: what waited goes out, as fast as the limits allow."))
     else:
@@ -385,7 +396,7 @@ def retire(request: HttpRequest, pk: int) -> HttpResponse:
         )
         messages.success(request, _("Back in use.") if back else _("Retired. Its history stays."))
         return _back(connection)
-    return _page(
+    return page(
         request,
         "hub/panel/connection_reason.html",
         connection,

@@ -20,6 +20,7 @@ from django.views.decorators.http import require_http_methods
 from hub import review
 from hub.contract import BadPayload
 from hub.models import Attempt, Candidate, Decision, Evidence, Operation, ReviewCase
+from hub.models.review import Subject
 from hub.panel import connection as connection_pages
 from hub.panel import words
 from hub.states import MOVING, Outcome, Purpose, State
@@ -337,7 +338,8 @@ def _page(
         raise Http404(_("There is no operation %(number)s.") % {"number": pk})
     values = request.user.has_perm(SEE_VALUES)
     cases = list(ReviewCase.objects.filter(operation=operation).order_by("-pk")[:20])
-    case = next((one for one in cases if one.closed_at is None), None)
+    still_open = [one for one in cases if one.closed_at is None]
+    case = next((one for one in still_open if one.subject == Subject.OPERATION), None)
     candidates = list(case.candidates.order_by("-matches", "pk")[:20]) if case else []
     lines, cut = timeline(operation, values=values)
     context = {
@@ -356,7 +358,8 @@ def _page(
         "assumption": words.ASSUMPTIONS.get(case.assumption) if case else None,
         "candidates": [compare(operation, one) for one in candidates] if values else [],
         "hidden_candidates": 0 if values else len(candidates),
-        "older_cases": [one for one in cases if one is not case],
+        "questions": [one for one in still_open if one is not case],
+        "older_cases": [one for one in cases if one.closed_at is not None],
         "lines": lines,
         "cut": cut,
         "most": LINES,

@@ -140,6 +140,7 @@ DECISIONS: Words = {
     "link": _("Link"),
     "discard": _("Discard"),
     "take_over": _("Take over"),
+    "close": _("Close the case"),
     "correct": _("Correct the cause, then retry"),
 }
 

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from hub import credentials, gate
+from hub import credentials, gate, registry
 from hub.admin import base
 from hub.admin.connection import ConnectionAdmin
 from hub.models import Bucket, Connection, Gate, Operation, Tenant
@@ -512,3 +512,19 @@ def test_a_literal_takes_plain_words_only() -> None:
     for word in ("it's", "a b", "", "état", "x;"):
         with pytest.raises(ValueError, match="plain word"):
             Literal(word).as_sql(None, None)
+
+
+def test_a_connector_may_tidy_a_pasted_secret(
+    root: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connector = registry.connector_class("bitrix24")
+    monkeypatch.setattr(
+        connector, "tidy_secret", lambda name, text: "/".join(text.strip("/").split("/")[-2:]),
+        raising=False,
+    )  # fmt: skip
+    row = pages.connection()
+    pasted = f"https://portal.example.com/rest/1/{pages.CANARY}/"
+    sent = values(root, change(row)) | {"secret__webhook": pasted}
+    assert root.post(change(row), sent).status_code == 302
+    row.refresh_from_db()
+    assert credentials.open_sealed(row.secrets) == {"webhook": f"1/{pages.CANARY}"}

@@ -16,6 +16,8 @@ from django.urls import reverse
 from django.utils import translation
 from django.views.debug import get_exception_reporter_class, get_exception_reporter_filter
 
+from hub import cases
+from hub.models import Connection
 from hub.models.operation import STATE_LABELS
 from hub.panel import words
 from hub.states import State
@@ -36,6 +38,11 @@ SPANISH_STATES = {
 }
 
 
+def pages_case(portal: Connection) -> int:
+    """A case about the connection itself."""
+    return cases.about_connection(portal.pk, "credential", "They refuse us.").pk
+
+
 def addresses() -> list[str]:
     """Every page there is, each with something on it."""
     portal = pages.connection()
@@ -43,6 +50,7 @@ def addresses() -> list[str]:
     found = [
         "/admin/",
         "/admin/password_change/",
+        f"/admin/cases/{pages_case(portal)}/close/",
         "/admin/hub/connection/add/",
         "/admin/hub/connection/add/?integration=bitrix24",
         "/admin/hub/tenant/add/",
@@ -168,6 +176,13 @@ def test_the_page_of_an_operation_is_spanish_throughout(client: Client) -> None:
         "luis decidió: Consultar de nuevo",
     ):  # fmt: skip
         assert said in text, said
+
+
+@pytest.mark.django_db
+def test_the_login_keeps_the_policy_and_offers_the_other_language(client: Client) -> None:
+    response = client.get("/admin/login/")
+    assert _Page(response.content.decode()).inline == []
+    assert 'name="language" value="es"' in response.content.decode()
 
 
 @pytest.mark.django_db
@@ -309,3 +324,7 @@ def test_an_exception_report_has_no_values() -> None:
         assert "typed-in" not in text
         assert real.SECRET_KEY not in text
         assert not [key for key in real.HUB_CREDENTIAL_KEYS if key in text]
+
+
+def test_the_bare_address_leads_to_the_overview(client: Client) -> None:
+    assert client.get("/").headers["Location"] == "/admin/"

@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from hub import gate
+from hub import cases, gate
 from hub.models import Bucket, Connection, Decision, Gate, Operation
 from hub.panel import operation as page
 from hub.panel import words
@@ -423,3 +423,64 @@ def test_the_overview_of_a_new_installation_leads_to_the_first_connection(root: 
     assert "Connect the first system" in text
     assert "Nothing to decide." in text
     assert "No worker has been seen" in text
+
+
+# --- cases that are no operation's ---------------------------------------------------------------
+
+
+def test_a_question_about_no_operation_is_closed_with_a_reason(root: Client) -> None:
+    portal = pages.connection()
+    row = pages.operation(portal)
+    case = cases.open_case(
+        "drift", row.pk, tenant_id=portal.tenant_id, connection_id=portal.pk,
+        operation_id=row.pk, reason_code="drift", summary="Other data came.",
+    )  # fmt: skip
+    assert "Other data came." in root.get(story(row)).content.decode()
+    text = root.get(f"/admin/hub/reviewcase/{case.pk}/change/").content.decode()
+    address = f"/admin/cases/{case.pk}/close/"
+    assert address in text
+    assert root.post(address, {"reason": " "}).status_code == 200
+    assert root.post(address, {"reason": "The source was wrong"}).status_code == 302
+    case.refresh_from_db()
+    assert case.closed_by == "root"
+    decision = Decision.objects.get()
+    assert (decision.action, decision.reason, decision.done) == (
+        "close",
+        "The source was wrong",
+        True,
+    )
+    # Once closed, it stays as it was closed.
+    assert root.post(address, {"reason": "again"}).status_code == 302
+    assert Decision.objects.count() == 1
+    assert "root decided: Close the case" in root.get(story(row)).content.decode()
+
+
+def test_a_case_about_an_operation_closes_only_with_it(root: Client) -> None:
+    row = pages.one_of_each(pages.connection())[State.REVIEW]
+    case = row.cases.get()
+    text = root.get(f"/admin/hub/reviewcase/{case.pk}/change/").content.decode()
+    assert story(row) in text
+    assert "/close/" not in text
+    root.post(f"/admin/cases/{case.pk}/close/", {"reason": "x"})
+    case.refresh_from_db()
+    assert case.closed_at is None
+
+
+def test_a_connection_that_goes_on_answers_its_case(root: Client) -> None:
+    row = pages.connection()
+    gate.pause(row.pk, "credential", "They refuse us.")
+    case = cases.about_connection(row.pk, "credential", "They refuse us.")
+    text = root.get(f"/admin/hub/reviewcase/{case.pk}/change/").content.decode()
+    assert f"/admin/hub/connection/{row.pk}/change/" in text
+    root.post(button(row, "resume"))
+    case.refresh_from_db()
+    assert case.closed_by == "root"
+
+
+def test_closing_a_case_needs_the_right_to_decide(client: Client, db: None) -> None:
+    row = pages.connection()
+    case = cases.about_connection(row.pk, "credential", "They refuse us.")
+    client.force_login(pages.person("reader", "view_reviewcase"))
+    assert client.post(f"/admin/cases/{case.pk}/close/", {"reason": "x"}).status_code == 403
+    text = client.get(f"/admin/hub/reviewcase/{case.pk}/change/").content.decode()
+    assert f"/admin/cases/{case.pk}/close/" not in text
