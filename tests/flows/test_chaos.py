@@ -7,6 +7,7 @@ lost. `world` checks that afterwards; here stands what makes it hard.
 import os
 import random
 import signal
+import threading
 import time
 
 import pytest
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.processes
 
 CREATES, SECOND, THIRD = 1100, 700, 200
 SEED = 20
+KILLING = 60.0
+"""Seconds after which the remaining work is left in peace, so that the run has an end."""
 TRUE_REASONS = {
     "poison",  # its worker was killed three times in a row
     "absent_again",  # lost twice, and twice seen not to have happened: a person decides
@@ -39,18 +42,36 @@ FAULTS = (
 )
 
 
-class Killer:
-    """Kills, freezes and thaws about once a second, by a seeded schedule."""
+class Killer(threading.Thread):
+    """Kills, freezes and thaws about once a second, by a seeded schedule.
+
+    A thread of its own: a drain frozen inside a transaction blocks every writer on SQLite, and whoever submits could
+    not thaw it.
+    """
 
     def __init__(self, cluster: Cluster, seed: int, freeze: float) -> None:
+        super().__init__(name="killer", daemon=True)
         self.cluster = cluster
+        self.over = threading.Event()
         self.chance = random.Random(seed)
         self.freeze = freeze
         self.kills = self.parents = self.freezes = 0
         self.next_at = time.monotonic() + 1.5
         self._later: list[tuple[float, int, int]] = []
 
-    def turn(self) -> None:
+    def run(self) -> None:
+        """Until `end()`."""
+        while not self.over.wait(0.05):
+            self._turn()
+        for _, pid, number in self._later:
+            self.cluster.send(pid, number)
+
+    def end(self) -> None:
+        """Thaw and kill what is still to be thawed and killed, and stop."""
+        self.over.set()
+        self.join(10)
+
+    def _turn(self) -> None:
         """Do what is due."""
         now = time.monotonic()
         for due in [one for one in self._later if one[0] <= now]:
@@ -76,11 +97,6 @@ class Killer:
             self.cluster.kill(self.chance.choice(children))
             self.kills += 1
 
-    def end(self) -> None:
-        """Thaw and kill what is still to be thawed and killed."""
-        for _, pid, number in self._later:
-            self.cluster.send(pid, number)
-
 
 def _contact(number: int, version: int) -> dict[str, object]:
     return {
@@ -97,9 +113,9 @@ def _ask(world: World, connection: Connection, action: str, number: int, version
     try:
         assert world.submit(connection, action, str(number), version, given).fresh
     except Impossible:
-        open_or_done = Operation.objects.filter(connection=connection, source_id=str(number)).exclude(
-            state="review", maybe_executed=False
-        )
+        open_or_done = Operation.objects.filter(
+            connection=connection, source_id=str(number)
+        ).exclude(state="review", maybe_executed=False)
         assert not open_or_done.filter(yields_ref=True).exclude(state="discarded").exists()
         assert world.submit(connection, "contact.create", str(number), version, given).fresh
 
@@ -128,24 +144,30 @@ def test_two_thousand_operations_through_faults_and_kills(world: World) -> None:
     for number, (fault, probability, seconds) in enumerate(FAULTS):
         for method in ("crm.item.add", "crm.item.update"):
             stand_in.simulator.fault(
-                fault, method=method, times=-1, probability=probability, seconds=seconds, seed=number
+                fault,
+                method=method,
+                times=-1,
+                probability=probability,
+                seconds=seconds,
+                seed=number,
             )
     cluster = world.cluster(2, HUB_LOG_LEVEL="WARNING")
     killer = Killer(cluster, SEED, freeze=3.0)
+    killer.start()
     began = time.monotonic()
     plan = _plan()
-    while plan:
-        batch, plan = plan[:25], plan[25:]
-        with transaction.atomic():
-            for action, number, version in batch:
-                _ask(world, connections[number % 2], action, number, version)
-        killer.turn()
-    submitted = time.monotonic()
-    while world.moving() and time.monotonic() - began < 75:
-        killer.turn()
-        time.sleep(0.1)
-    killed_until = time.monotonic()
-    killer.end()
+    try:
+        while plan:
+            batch, plan = plan[:25], plan[25:]
+            with transaction.atomic():
+                for action, number, version in batch:
+                    _ask(world, connections[number % 2], action, number, version)
+        submitted = time.monotonic()
+        while world.moving() and time.monotonic() - began < KILLING:
+            time.sleep(0.1)
+    finally:
+        killed_until = time.monotonic()
+        killer.end()
     world.settle(30)
     ended = time.monotonic()
     states = world.states()
@@ -157,7 +179,9 @@ def test_two_thousand_operations_through_faults_and_kills(world: World) -> None:
         )
         from collections import Counter
 
-        print(Counter(Operation.objects.filter(state="review").values_list("reason_code", flat=True)))  # noqa: T201
+        print(
+            Counter(Operation.objects.filter(state="review").values_list("reason_code", flat=True))
+        )  # noqa: T201
     assert len(world.submitted) == CREATES + SECOND + THIRD
     assert killer.kills >= 5
     assert killer.freezes >= 1
