@@ -211,18 +211,14 @@ class Drain:
                 lane = self._lanes[item.connection_id] = Lane(deque(), slots)
                 self._rotation.append(item.connection_id)
             lane.waiting.append(item)
+            held = self._flight.per_lane
+            held[item.connection_id] = held.get(item.connection_id, 0) + 1
         self._flight.queued += len(taken)
-        self._count()
         if self._stopping.is_set():
             self._give_back_all()
             return
         for _ in range(min(len(taken), len(self._idle))):
             self._wake_one()
-
-    def _count(self) -> None:
-        self._flight.per_lane = {
-            key: len(lane.waiting) + lane.running for key, lane in self._lanes.items()
-        }
 
     def _wake_one(self) -> None:
         while self._idle:
@@ -260,21 +256,20 @@ class Drain:
             finally:
                 lane.running -= 1
                 self._flight.in_flight -= 1
+                self._flight.per_lane[item.connection_id] -= 1
                 if lane.waiting and self._idle:
                     self._wake_one()
             if result is not None:
                 self._desk.settle(result)
             if self._flight.queued == self.tuning.claim_depth // 2:
-                self._count()
                 self._desk.wish_for_work()
-            elif not self._flight.queued:
-                self._count()
 
     def _give_back_all(self) -> None:
         for lane in self._lanes.values():
             while lane.waiting:
                 item = lane.waiting.popleft()
                 self._flight.queued -= 1
+                self._flight.per_lane[item.connection_id] -= 1
                 self._desk.settle(Work(self, item, self._remotes[item.connection_id]).give_back())
         while self._idle:
             self._wake_one()

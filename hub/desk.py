@@ -107,6 +107,7 @@ class Desk:
         self._broken: dict[int, str] = {}
         self._served: dict[int, int] = {}
         self._turn = 0
+        self._full: set[int] = set()
         self._rung = True
         self._next_claim = 0.0
         self._next_sweep = 0.0
@@ -271,6 +272,8 @@ class Desk:
             self._mark_waiting()
         if self._tokens:
             self._guarded(self._grant_tokens)
+        if self._full and self._room_again():
+            self._rung = True
         now = self._clock()
         if now >= self._next_beat:
             self._next_beat = now + self.tuning.beat_every
@@ -424,6 +427,17 @@ class Desk:
                 now = self._now()
         return []
 
+    def _room_again(self) -> bool:
+        """Whether a lane that was too full to claim for has come to have room."""
+        free = {
+            lane
+            for lane in self._full
+            if lane not in self._remotes
+            or self._lane_room(self._remotes[lane]) >= _enough(self._remotes[lane])
+        }
+        self._full -= free
+        return bool(free)
+
     def _check_epoch(self) -> None:
         epoch = Installation.objects.values_list("epoch", flat=True).get(pk=1)
         if epoch != self._identity.epoch:
@@ -447,12 +461,11 @@ class Desk:
                 self._probe(lane, ready, result, now)
                 continue
             fair = max(1, -(-room // max(1, len(open_lanes))))
-            # Claimed ahead of a lane that hangs, rows only grow old: at most twice what it may have
-            # in flight.
-            there = 2 * ready.max_in_flight - self.flight.per_lane.get(lane.connection_id, 0)
-            share = max(0, min(fair, there, room))
-            if not share:
+            there = self._lane_room(ready)
+            if there < 1 or (not self._quarantine and there < min(fair, _enough(ready))):
+                self._full.add(lane.connection_id)
                 continue
+            share = min(fair, there, room)
             looks = share if not lane.sends else max(1, int(share * self.tuning.look_share))
             looks = looks if lane.looks else 0
             sends = share - looks if lane.sends else 0
@@ -461,6 +474,14 @@ class Desk:
             result.append(self._share(ready, sends, looks))
             self._served[lane.connection_id] = self._turn
         return result
+
+    def _lane_room(self, ready: remote.Remote) -> int:
+        """How much more this drain may hold of a connection.
+
+        Claimed ahead of a lane that hangs, rows only grow old: at most as many wait as may be in
+        flight, beside those in flight and as many that get their markers.
+        """
+        return 3 * ready.max_in_flight - self.flight.per_lane.get(ready.connection_id, 0)
 
     def _share(self, ready: remote.Remote, sends: int, looks: int) -> LaneShare:
         return LaneShare(
@@ -615,3 +636,8 @@ class Desk:
 
     def _farewell(self) -> None:
         Heartbeat.objects.filter(drain=self.worker).delete()
+
+
+def _enough(ready: remote.Remote) -> int:
+    """The least room worth a claim of its own: claims cost by the statement, not by the row."""
+    return max(1, ready.max_in_flight // 4)
