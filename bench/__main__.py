@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import runs
+from bench import runs, waits
 from bench.goals import GOALS, Value
 from bench.machine import POSTGRESQL, ROOT, SQLITE, Machine, Store
 
@@ -39,10 +39,10 @@ class Bench:
         return bool(self.wanted.intersection(goals))
 
     def filled(self, kind: str, n: int) -> Store:
-        """A database with `n` operations, filled once."""
+        """A database with `n` operations on one of two connections, filled once."""
         if (kind, n) not in self._filled:
             say(f"filling {kind} with {n:,} operations")
-            store, told = runs.filled(self.machine, kind, f"filled_{n}", n)
+            store, told = runs.filled(self.machine, kind, f"filled_{n}", n, ("bench", "quiet"))
             self.seconds |= {f"{name}_{kind}": value for name, value in told.items()}
             self._filled[kind, n] = store
         return self._filled[kind, n]
@@ -104,6 +104,98 @@ class Bench:
                 shares = [rate / (50 / 0.020) for rate in rates[name]]
                 self.keep(goal, statistics.median(shares), shares)
 
+    # --- waits ---
+
+    def waits(self) -> None:
+        """G6, G7, G10, G11, G12."""
+        machine = self.machine
+        for goal, kind in (("G6", POSTGRESQL), ("G7", SQLITE)):
+            if self.wants(goal):
+                ms = waits.paced(machine, self.filled(kind, 0), 20 if self.quick else 200)
+                self.keep(goal, waits.percentile(ms, 0.95))
+                self.seconds[f"commit_to_confirmed_p50_ms_{kind}"] = statistics.median(ms)
+                self.seconds[f"commit_to_confirmed_most_ms_{kind}"] = max(ms)
+                say(f"{goal}: p95 {waits.percentile(ms, 0.95):.1f} ms")
+        if self.wants("G12"):
+            backlog = self.filled(POSTGRESQL, 1_500 if self.quick else 15_000)
+            each = [
+                waits.behind(machine, backlog, 5 if self.quick else 30) for _ in range(self.rounds)
+            ]
+            ms = [one for some in each for one in some]
+            self.keep("G12", waits.percentile(ms, 0.95), [waits.percentile(e, 0.95) for e in each])
+            self.seconds["quiet_connection_p50_ms"] = statistics.median(ms)
+            say(f"G12: p95 {waits.percentile(ms, 0.95):.1f} ms")
+        if self.wants("G10", "G11"):
+            backlog = self.filled(SQLITE, 20_000 if self.quick else 250_000)
+            web = waits.web_writes(machine, backlog, 2.0 if self.quick else 60.0)
+            self.keep("G10", web.locked)
+            self.keep("G11", waits.percentile(web.ms, 0.99))
+            self.seconds["web_writes"] = float(len(web.ms))
+            self.seconds["web_write_p50_ms"] = statistics.median(web.ms)
+            self.seconds["web_write_most_ms"] = max(web.ms)
+            self.seconds["settled_per_second_beside_web_writes"] = web.settled_per_second
+            say(f"G10: {web.locked} locked; G11: p99 {waits.percentile(web.ms, 0.99):.1f} ms")
+
+    # --- claims ---
+
+    def claims(self) -> None:
+        """G8: claims against history and against one long stream, on the worse database."""
+        many, few, long = (20_000, 1_000, 5_000) if self.quick else (1_000_000, 10_000, 200_000)
+        # What a database is filled with, the larger one first.
+        pairs = {
+            "G8": (
+                {"finished": many, "alone": 8_000},
+                {"finished": few, "alone": 8_000},
+            ),
+            "G8_stream": (
+                {"finished": few, "streamed": long, "later": 8_000},
+                {"finished": few, "alone": long, "later": 8_000},
+            ),
+        }
+        for goal, pair in pairs.items():
+            if self.wants(goal):
+                ratios = [self._claim_ratio(goal, kind, pair) for kind in (POSTGRESQL, SQLITE)]
+                self.keep(goal, max(ratios), ratios)
+
+    def _claim_ratio(self, goal: str, kind: str, pair: tuple[dict[str, int], ...]) -> float:
+        machine = self.machine
+        stores: list[Store] = []
+        for number, given in enumerate(pair):
+            store = machine.store(kind, f"{goal}_{number}".lower())
+            machine.manage(store, "migrate", "--verbosity", "0")
+            told = machine.tell(
+                runs.HUB, "history", {"url": machine.url(0), **given}, machine.environment(store)
+            )
+            say(f"{goal} {kind}: {given} made in {told['seconds']:.0f} s")
+            stores.append(store)
+        spent: list[list[dict[str, float]]] = [[], []]
+        for turn in range(self.rounds):
+            for number, store in enumerate(stores):
+                told = machine.tell(
+                    runs.HUB,
+                    "cost",
+                    {"turns": 15, "batch": 80, "settle_all": turn == 0 and number == 0},
+                    machine.environment(store),
+                )
+                spent[number].append(told)
+                if told["parking_turns"]:
+                    self.seconds[f"{goal}_parking_seconds_{kind}"] = told["parking_seconds"]
+        for name in ("claim", "mark", "settle", "all"):
+            for number, which in enumerate(("large", "small")):
+                self.seconds[f"{goal}_{kind}_{which}_{name}_ms"] = statistics.median(
+                    one[name] for one in spent[number]
+                )
+        for store in stores:
+            machine.drop(store)
+        say(
+            f"{goal} {kind}: {self.seconds[f'{goal}_{kind}_large_all_ms']:.1f} ms against "
+            f"{self.seconds[f'{goal}_{kind}_small_all_ms']:.1f}"
+        )
+        return (
+            self.seconds[f"{goal}_{kind}_large_all_ms"]
+            / self.seconds[f"{goal}_{kind}_small_all_ms"]
+        )
+
     def _compare(self, goal: str, rates: dict[str, list[float]], ours: str, theirs: str) -> None:
         """Our median against the best median of those whose name is, or begins with, `theirs`."""
         rivals = [
@@ -154,6 +246,8 @@ def main(given: Sequence[str] | None = None) -> int:
         machine = Machine(stack)
         bench = Bench(machine, wanted, quick=options.quick, rounds=options.rounds)
         bench.throughput()
+        bench.waits()
+        bench.claims()
         bench.seconds["whole_run"] = time.monotonic() - began
         told = {
             "goals": {value.goal: value.as_dict() for value in bench.values},

@@ -118,6 +118,67 @@ def fill(n: int, url: str, connections: list[str]) -> dict[str, Any]:
     return {"submit_ms": took / submitted * 1000} if submitted else {}
 
 
+FINISHED = {
+    "state": "'confirmed'",
+    "attempts": "1",
+    "lease_token": "1",
+    "sent_at": "o.created_at",
+    "first_sent_at": "o.created_at",
+    "confirmed_at": "o.created_at",
+    "remote_ref": "'T-' || n.i",
+}
+FINISHED_ATTEMPTS = """
+INSERT INTO hub_attempt (operation_id, token, purpose, worker, claimed_at, marked_at, settled_at,
+  "left", request_digest, outcome, verdict, error_class, remote_request_id, seen, stale)
+SELECT id, 1, 'send', 'bench', created_at, created_at, created_at, 'maybe', '', 'X', 'Confirmed.',
+  '', '', '', %s FROM hub_operation WHERE state = 'confirmed'
+"""
+FINISHED_MAPPINGS = """
+INSERT INTO hub_mapping (tenant_id, connection_id, object_type, source_system, source_id,
+  remote_ref, version, remote_version, "values", revision, updated_at)
+SELECT tenant_id, connection_id, object_type, source_system, source_id, remote_ref, 1, '', '{}', 1,
+  created_at FROM hub_operation WHERE state = 'confirmed'
+"""
+
+
+def history(
+    url: str, finished: int, streamed: int = 0, alone: int = 0, later: int = 0
+) -> dict[str, Any]:
+    """Finished operations with attempt and mapping; `streamed` pending versions of one stream,
+    `alone` pending streams of one, and `later` more of these behind them.
+    """
+    from django.db import connection
+
+    fill(1, url, ["bench"])
+    with connection.cursor() as cursor:
+        # A million rows are made here, not checked: each refers to what its template refers to.
+        cursor.execute(
+            "PRAGMA foreign_keys = OFF"
+            if connection.vendor == "sqlite"
+            else "SET session_replication_role = replica"
+        )
+        cursor.execute("SELECT max(id) FROM hub_operation")
+        template = cursor.fetchone()[0]
+    number = 10
+    began = time.monotonic()
+    for count, stream, other in (
+        (finished, "", FINISHED),
+        (streamed, "one-long-stream", {}),
+        (alone, "", {}),
+        (later, "", {}),
+    ):
+        if count:
+            multiply(template, number, number + count, stream=stream, **other)
+            number += count
+    with connection.cursor() as cursor:
+        cursor.execute(FINISHED_ATTEMPTS, [False])
+        cursor.execute(FINISHED_MAPPINGS)
+        if connection.vendor == "postgresql":
+            cursor.execute("VACUUM (ANALYZE) hub_operation, hub_attempt, hub_mapping")
+    tidy()
+    return {"seconds": time.monotonic() - began}
+
+
 class Watcher(threading.Thread):
     """Sees operations become confirmed, as another process would: by looking every millisecond."""
 
@@ -252,7 +313,7 @@ def cost(turns: int, batch: int, settle_all: bool = False) -> dict[str, Any]:
             one.state = State.SENT
             verdict = policy.Verdict(
                 State.CONFIRMED, "confirmed", "Confirmed.", Outcome.DONE,
-                done=Done(remote_ref=f"T-{one.id}"),
+                done=Done(remote_ref=f"T-{one.source_id}"),
             )  # fmt: skip
             settlements.append(
                 moves.Settlement(
@@ -301,7 +362,7 @@ def cost(turns: int, batch: int, settle_all: bool = False) -> dict[str, Any]:
     return told | {"parking_turns": parking, "parking_seconds": aside}
 
 
-ROLES = {"fill": fill, "paced": paced, "web": web, "cost": cost}
+ROLES = {"fill": fill, "history": history, "paced": paced, "web": web, "cost": cost}
 
 
 def main() -> None:

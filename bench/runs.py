@@ -102,7 +102,7 @@ def hub(
         found = store.rows("SELECT count(*) FROM hub_operation WHERE state = 'confirmed'")[0][0]
         if found != n:
             raise Failed(f"the hub confirmed {found} of {n}")
-        return n / (end - _first(told, n))
+        return n / (end - first_call(told, n))
 
 
 def bare_httpx(machine: Machine, n: int, pools: int, size: int) -> float:
@@ -114,7 +114,7 @@ def bare_httpx(machine: Machine, n: int, pools: int, size: int) -> float:
         {"url": machine.url(0), "n": n, "pools": pools, "size": size},
         machine.environment(),
     )
-    return n / (told["end"] - _first(machine.ask_echo("/stats"), n))
+    return n / (told["end"] - first_call(machine.ask_echo("/stats"), n))
 
 
 def procrastinate(machine: Machine, n: int, concurrency: int) -> float:
@@ -128,7 +128,7 @@ def procrastinate(machine: Machine, n: int, concurrency: int) -> float:
             {"url": machine.url(0), "n": n, "concurrency": concurrency},
             machine.environment(store),
         )
-        return n / (told["end"] - _first(machine.ask_echo("/stats"), n))
+        return n / (told["end"] - first_call(machine.ask_echo("/stats"), n))
     finally:
         machine.drop(store)
 
@@ -148,10 +148,10 @@ def raw_q2(machine: Machine, source: Store, n: int) -> float:
 
             end = until(done, "raw Django-Q2", every=0.02)
             told = machine.ask_echo("/stats")
-        return n / (end - _first(told, n))
+        return n / (end - first_call(told, n))
 
 
-def _first(told: dict[str, Any], n: int) -> float:
+def first_call(told: dict[str, Any], n: int) -> float:
     """The moment of the first call; raises `Failed` when calls are missing or doubled."""
     if told["duplicates"] or told["calls"] != n:
         raise Failed(f"the echo saw {told['calls']} calls, {told['duplicates']} duplicates, of {n}")
