@@ -272,7 +272,14 @@ async def one_read(
         refusal = seen
         return advance(lambda: steps.throw(CallRefused(refusal)))
     text = getattr(seen, "text", "") or f"HTTP {answer.status}"
-    return advance(lambda: steps.throw(CallFailed(FailureKind.READ, text, begun=True)))
+    unusable = CallFailed(
+        FailureKind.READ,
+        text,
+        begun=True,
+        status=answer.status,
+        retry_after=getattr(seen, "retry_after", None),
+    )
+    return advance(lambda: steps.throw(unusable))
 
 
 def request_for(remote: Remote, operation: Any, fields: Mapping[str, Any], **more: Any) -> Request:

@@ -242,6 +242,8 @@ def _harmless(operation: Operation, action: Write, now: datetime) -> bool:
     §16).
     """
     facts = facts_of(operation, action, now)
+    if operation.reason_code == "key_stores_error":
+        return False  # the remote answers the old error for ever: only a new key helps
     if action.safety in (SafetyClass.A, SafetyClass.A_LOOK):
         return facts.key_alive() and operation.first_sent_at is not None
     if action.safety is SafetyClass.B_PRIME:

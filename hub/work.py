@@ -626,7 +626,13 @@ def _not_as_meant(remote_ref: str) -> Candidate:
 def _as_seen(failure: CallFailed | CallRefused) -> Seen:
     if isinstance(failure, CallRefused):
         return failure.refusal
-    return Unanswered(sentence(failure.text), nothing_left=not failure.begun, kind=failure.kind)
+    return Unanswered(
+        sentence(failure.text),
+        nothing_left=not failure.begun,
+        kind=failure.kind,
+        status=failure.status,
+        retry_after=failure.retry_after,
+    )
 
 
 def _request_id(answer: Answer | None) -> str:
