@@ -241,7 +241,8 @@ class Work:
         except CallRefused as refused:
             return refused.refusal
         except CallFailed as failed:
-            return Unanswered(failed.text, nothing_left=not failed.begun, kind=failed.kind)
+            # Whatever the connector says of it: the write was answered, so it had left.
+            return Unanswered(sentence(failed.text), kind=failed.kind)
         except Exception as error:
             log.exception("operation %s: reading the answer", self.item.id)
             return Unanswered(f"The answer could not be read: {type(error).__name__}.")
