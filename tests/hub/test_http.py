@@ -691,7 +691,7 @@ def test_informational_answers_alone_are_none() -> None:
         b"HTTP/1.1 201 Created\r\ncontent-encoding: br\r\ncontent-length: 4\r\n"
         b"location: /7\r\n\r\nabcd",
         b"HTTP/1.1 201 Created\r\ncontent-encoding: gzip\r\nlocation: /7\r\n\r\n"
-        + gzip.compress(b'{"id": 7}')[:-9],
+        + gzip.compress(b'{"id": 7}', mtime=0)[:-9],
     ],
 )
 def test_a_body_that_is_cut_or_cannot_be_decoded(answer: bytes) -> None:
@@ -745,7 +745,7 @@ def test_a_body_of_exactly_the_largest_size() -> None:
 
 def test_a_body_that_grows_when_decoded() -> None:
     """§10: a small body that decodes to a huge one is cut at the same limit."""
-    bomb = gzip.compress(b"\0" * 50_000_000)
+    bomb = gzip.compress(b"\0" * 50_000_000, mtime=0)
     head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(bomb)
     with answering(head + bomb) as server:
         tracemalloc.start()
@@ -766,8 +766,8 @@ def _raw_deflate(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("coding", "body"),
     [
-        (b"gzip", gzip.compress(b'{"ok":true}')),
-        (b"x-gzip", gzip.compress(b'{"ok"') + gzip.compress(b":true}")),
+        (b"gzip", gzip.compress(b'{"ok":true}', mtime=0)),
+        (b"x-gzip", gzip.compress(b'{"ok"', mtime=0) + gzip.compress(b":true}", mtime=0)),
         (b"deflate", zlib.compress(b'{"ok":true}')),
         (b"Deflate", _raw_deflate(b'{"ok":true}')),
         (b"identity", b'{"ok":true}'),
@@ -1164,7 +1164,7 @@ def test_an_httpx_client_speaks_through_the_wire() -> None:
             assert (response.status_code, response.json()) == (200, {"ok": True})
             assert response.headers["content-type"] == "application/json"
 
-    packed = gzip.compress(b'{"ok":true}')
+    packed = gzip.compress(b'{"ok":true}', mtime=0)
     with answering(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\n"
         b"content-length: %d\r\n\r\n%s" % (len(packed), packed)

@@ -294,7 +294,7 @@ def test_a_large_body_both_ways_and_a_kept_connection(authority: Authority) -> N
         while request := server.read(connection):
             body = request.partition(b"\r\n\r\n")[2]
             sizes.append(len(body))
-            packed = gzip.compress(body)
+            packed = gzip.compress(body, mtime=0)
             connection.sendall(
                 b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%s"
                 % (len(packed), packed)

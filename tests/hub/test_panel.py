@@ -79,8 +79,8 @@ def test_the_case_its_candidates_and_the_advice_are_shown_side_by_side(root: Cli
     assert "An object with our reference was found, but it differs" in text
     assert "A3: A request that left us is executed" in text
     assert "Candidate <strong>6043</strong>: 1 field differs" in text
-    assert "<td>Okafor</td><td>Other</td><td>≠ different</td>" in text
-    assert "<td>Zenobia</td><td>Zenobia</td><td>= equal</td>" in text
+    assert 'Okafor</td><td data-label="Theirs">Other</td><td>≠ different</td>' in text
+    assert 'Zenobia</td><td data-label="Theirs">Zenobia</td><td>= equal</td>' in text
     assert 'name="remote_ref" value="6043"' in text
     link = next(one for one in response.context["buttons"] if one.action == "link")
     assert link.recommended

@@ -405,3 +405,24 @@ def test_it_submits_the_probe_itself(transactional_db, said):
     one.run()
     asked.join()
     assert Operation.objects.filter(action=health.PROBE_ACTION).exists()
+
+
+@pytest.mark.sqlite
+def test_a_worker_frozen_while_it_holds_the_database_is_found(transactional_db, said, tmp_path):
+    """On SQLite nobody can write then, the supervisor included; and nothing needs to be due."""
+    script = """
+import os, signal, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+if not os.path.exists(sys.argv[2]):
+    open(sys.argv[2], "w").close()
+    database.execute("BEGIN IMMEDIATE")
+    os.kill(os.getpid(), signal.SIGSTOP)
+signal.pause()
+"""
+    path = str(database.settings_dict["NAME"])
+    ages = supervisor.Ages(due=0.7, beat=0.7, look=0.2, grace=1.0, pause=0.1)
+    one = supervise(said, script, path, str(tmp_path / "once"), ages=ages)
+    asked = stop_after(6.0)
+    assert one.run() == 0
+    asked.join()
+    assert any("no drain has reported" in line for line in said)
