@@ -20,11 +20,9 @@ from django.utils.translation import gettext_lazy as _
 
 from hub.models import Connection, Tenant
 from hub.panel import words
+from hub.panel.operation import SEE_VALUES
 from hub.registry import UnknownIntegration, integrations
 from hub.sql import database_now
-
-SEE_VALUES = "hub.decide_case"
-"""Who settles cases must compare values; nobody else sees payloads and what was read at remotes."""
 
 COUNTED = 5_000
 """Rows a list counts to, and pages through; beyond it a filter or a search is the way."""

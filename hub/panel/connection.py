@@ -163,6 +163,8 @@ class Tested:
     findings: tuple[Finding, ...]
     unproven: tuple[str, ...]
     account: str = ""
+    cut_off: bool = False
+    """A call had no usable answer: what was not proven was not refuted either."""
 
     @property
     def ok(self) -> bool:
@@ -173,16 +175,17 @@ def run_test(connection: Connection) -> Tested:
     """Run the connector's check over the wire and write what it proves to the gate.
 
     Green: the actions are again what they declare. Unproven ones drop a class until a later test is
-    green.
+    green; but not when the test was cut off: a remote that is down for an hour would otherwise send
+    every lost answer of that hour to a person.
     """
     mark = Installation.objects.values_list("mark", flat=True).filter(pk=1).first() or "hub"
     try:
         ready = remote.make(connection, mark=mark)
     except (registry.UnknownIntegration, CannotOpen) as error:
         return Tested((Finding(_("settings"), False, str(error)),), ())
-    calls: list[str] = []
+    calls, failures = list[str](), list[str]()
     try:
-        checked = asyncio.run(_check(ready, calls))
+        checked = asyncio.run(_check(ready, calls, failures))
     except TimeoutError:
         text = _("No end after %(seconds)d seconds: try again when it answers faster.") % {
             "seconds": int(TEST_WHOLE)
@@ -201,37 +204,41 @@ def run_test(connection: Connection) -> Tested:
         ),
         checked.unproven,
         ready.scrubber.text(checked.account, 200),
+        cut_off=bool(failures),
     )
     if tested.ok:
         proven = [name for name in ready.connector.declared() if name not in tested.unproven]
         gate.restore_class(connection.pk, proven)
     why = next((one.text for one in tested.findings if not one.ok), _("not proven by the test"))
-    for action in tested.unproven:
+    for action in () if tested.cut_off else tested.unproven:
         gate.degrade(connection.pk, action, "find", why)
     return tested
 
 
-async def _check(ready: remote.Remote, calls: list[str]) -> Checked:
+async def _check(ready: remote.Remote, calls: list[str], failures: list[str]) -> Checked:
     wire = Wire()
     try:
         async with asyncio.timeout(TEST_WHOLE):
             return await remote.read_through(
-                ready, wire, _each(ready.connector.check(), calls), max_send=TEST_CALL
+                ready, wire, _each(ready.connector.check(), calls, failures), max_send=TEST_CALL
             )
     finally:
         await wire.aclose()
 
 
-def _each(steps: Steps[Checked], calls: list[str]) -> Steps[Checked]:
-    """The same steps; the limit group of each call they ask for is noted."""
+def _each(steps: Steps[Checked], calls: list[str], failures: list[str]) -> Steps[Checked]:
+    """The same steps; the limit group of each call, and each call without an answer, is noted."""
     try:
         call = next(steps)
         while True:
             calls.append(call.limit_group)
             try:
                 answer = yield call
-            except (CallFailed, CallRefused) as error:
-                call = steps.throw(error)
+            except CallFailed as failure:
+                failures.append(failure.text)
+                call = steps.throw(failure)
+            except CallRefused as refusal:
+                call = steps.throw(refusal)
             else:
                 call = steps.send(answer)
     except StopIteration as end:

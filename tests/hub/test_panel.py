@@ -345,7 +345,9 @@ def test_a_remote_that_cannot_be_reached_is_a_finding(root: Client) -> None:
     response = root.post(button(row, "test"))
     assert response.status_code == 200
     assert not response.context["tested"].ok
-    assert "contact.create" in Gate.objects.get(pk=row.pk).degraded
+    # A remote that is down proves nothing against it.
+    assert Gate.objects.get(pk=row.pk).degraded == {}
+    assert "The test was cut off" in response.content.decode()
 
 
 def test_an_address_that_is_not_allowed_is_a_finding(root: Client) -> None:
@@ -388,11 +390,19 @@ def test_the_connection_test_asks_the_remote_and_creates_nothing(
     assert stand_in.simulator.ledger() == []
     bucket = Bucket.objects.get()
     assert bucket.level <= 60 - 5, "the calls of the test count like any others"
-    # A foreign body is a finding, not a crash; and the action drops its class.
+    # A foreign body is a finding, not a crash, and no proof against the action.
     stand_in.simulator.fault("html_body", method="profile")
     response = client.post(button(row, "test"))
     assert not response.context["tested"].ok
+    assert Gate.objects.get(pk=row.pk).degraded == {}
+    # What the remote itself denies drops the action's class, until a test is green again.
+    stand_in.simulator.fault("access_denied", method="crm.item.list")
+    response = client.post(button(row, "test"))
+    assert not response.context["tested"].ok
     assert "contact.create" in Gate.objects.get(pk=row.pk).degraded
+    assert "contact.create" in response.content.decode()
+    assert client.post(button(row, "test")).context["tested"].ok
+    assert Gate.objects.get(pk=row.pk).degraded == {}
 
 
 # --- the overview --------------------------------------------------------------------------------
