@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from bench import runs
 from bench.machine import SQLITE, Failed, Machine, Store
 
-
 BACKLOG = """
 SELECT 1 FROM hub_operation WHERE state = 'pending' AND source_id LIKE 'copy-%' LIMIT 1
 """
