@@ -233,6 +233,17 @@ class Desk:
         execute("SET lock_timeout = '2s'")
         execute(f"LISTEN {CHANNEL}")
         self._listening = True
+        # A notice that arrives while a statement runs is read by that statement, and the socket
+        # stays silent: only a handler hears it then.
+        raw = connection.connection
+        try:
+            raw.remove_notify_handler(self._rung_by)
+        except ValueError:
+            pass  # a new connection
+        raw.add_notify_handler(self._rung_by)
+
+    def _rung_by(self, notice: Any) -> None:
+        self._rung = True
 
     def _reconnect(self) -> None:
         """After any database error: a dead connection is replaced, or every later statement fails
