@@ -25,11 +25,16 @@ from django.db import DatabaseError, connection
 from hub import bell, health, tasks
 from hub.management import processes
 from hub.models import Heartbeat, Installation
+from hub.sql import execute, is_postgres
 
 MARKER = "HUB_SUPERVISED_BY"
 """Environment variable of everything in the cluster: which hub it works for, and which supervisor
 started it.
 """
+
+
+LOCK_PATIENCE = 2000
+"""Milliseconds the supervisor waits for SQLite's lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,15 @@ def strays() -> list[int]:
     return found
 
 
+def clear_strays(say: Callable[[str], None]) -> None:
+    """End what a killed supervisor left behind. Before anything else: one of them may be frozen
+    inside a transaction, and hold up all who write.
+    """
+    killed = processes.kill_all(strays)
+    if killed:
+        say(f"ended {len(killed)} processes that a killed supervisor had left behind")
+
+
 class Supervisor:
     """One cluster, from start to end; `run` blocks until a stop is asked for."""
 
@@ -97,7 +111,6 @@ class Supervisor:
         """
         with processes.Signals() as signals:
             quick = 0
-            self._clear_strays()
             while not signals.stop:
                 if not self._installation_is_known():
                     return 1
@@ -144,34 +157,48 @@ class Supervisor:
     def _look(self, session: int) -> str:
         """Why this cluster has to be restarted, if it has to be. An unreachable database is no
         reason.
+
+        It reads before it writes: on SQLite, a worker frozen inside a transaction holds up every
+        writer, and reading is what finds it.
         """
+        pids = processes.members(session)
         seen: list[str] = []
+        self._with_database(lambda: seen.append(self._judge(pids)))
+        if not self._installation_is_known():
+            return "this installation went back to an older epoch"
+        if seen and seen[0]:
+            return seen[0]
+        self._with_database(lambda: self._keep_up(pids))
+        return ""
 
-        def look() -> None:
-            pids = processes.members(session)
-            self._forget_dead(pids)
-            # A trigger that does not pass through the cluster: without it, a frozen cluster with
-            # nothing to do would be found only by the next customer's change.
-            health.submit_probe()
-            # Clusters share their wake-ups: another one may have taken those that were meant for
-            # idle workers here.
-            beating = health.drains(self._ages.beat, host=self._host, pids=pids or [0])
-            if beating.count() < settings.HUB_WORKERS:
-                bell.start_drain()
-            found = health.standing(
-                due_age=self._ages.due,
-                beat_age=self._ages.beat,
-                host=self._host,
-                pids=pids,
-                since=time.monotonic() - self._started,
-            )
-            if not self._installation_is_known():
-                seen.append("this installation went back to an older epoch")
-            elif found.why:
-                seen.append(found.why)
+    def _judge(self, pids: Sequence[int]) -> str:
+        since = time.monotonic() - self._started
+        found = health.standing(
+            due_age=self._ages.due,
+            beat_age=self._ages.beat,
+            host=self._host,
+            pids=pids or [0],
+            since=since,
+        )
+        if found.why:
+            return found.why
+        silent = since if found.beat is None else min(found.beat, since)
+        if silent > self._ages.due + self._ages.beat:
+            # A drain is always resident, so this long a silence means that none can be, due work or
+            # not.
+            return f"no drain has reported for {silent:.0f} s"
+        return ""
 
-        self._with_database(look)
-        return seen[0] if seen else ""
+    def _keep_up(self, pids: Sequence[int]) -> None:
+        self._forget_dead(pids)
+        # A trigger that does not pass through the cluster: without it, a frozen cluster with
+        # nothing to do would be found only by the next customer's change.
+        health.submit_probe()
+        # Clusters share their wake-ups: another one may have taken those that were meant for idle
+        # workers here.
+        beating = health.drains(self._ages.beat, host=self._host, pids=pids or [0])
+        if beating.count() < settings.HUB_WORKERS:
+            bell.start_drain()
 
     def _end(self, *, polite: bool) -> None:
         """Nothing of this cluster runs afterwards."""
@@ -215,14 +242,6 @@ class Supervisor:
             raise RuntimeError("no cluster has been started")
         return self._cluster
 
-    def _clear_strays(self) -> None:
-        killed = processes.kill_all(strays)
-        if killed:
-            self._say(f"ended {len(killed)} processes that a killed supervisor had left behind")
-            self._with_database(
-                lambda: Heartbeat.objects.filter(host=self._host, pid__in=killed).delete()
-            )
-
     def _forget_dead(self, alive: Sequence[int]) -> None:
         """Remove heartbeats of this host whose process is gone; its work comes back when its leases
         lapse.
@@ -256,6 +275,9 @@ class Supervisor:
     def _with_database(self, work: Callable[[], object]) -> None:
         """Do something small there; when it cannot be done now, the next round tries again."""
         try:
+            if not is_postgres():
+                # A stop must not wait for a lock that nobody lets go.
+                execute(f"PRAGMA busy_timeout = {LOCK_PATIENCE}")
             work()
         except DatabaseError as error:
             self._say(f"database: {type(error).__name__}: {str(error).strip()[:200]}")

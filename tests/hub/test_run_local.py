@@ -190,7 +190,7 @@ def test_it_starts_says_so_recovers_stops_and_goes_on(run_local):
 
 def test_a_killed_runner_leaves_nothing_behind(run_local):
     runner = run_local.start()
-    assert len(run_local.family()) > 6
+    until(lambda: len(run_local.family()) > 6)
     runner.kill()
     runner.wait()
     until(lambda: run_local.family() == {}, 25)

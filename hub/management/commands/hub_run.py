@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from hub.management.supervisor import Ages, Supervisor, prepare
+from hub.management.supervisor import Ages, Supervisor, clear_strays, prepare
 
 
 class Command(BaseCommand):
@@ -28,6 +28,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        clear_strays(self._say)
         try:
             prepare()
         except ImproperlyConfigured as error:

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
-from hub.management import demo, local, processes, supervisor
+from hub.management import demo, local, supervisor
 
 
 class Command(BaseCommand):
@@ -55,8 +55,7 @@ class Command(BaseCommand):
         self._say("stopped; `make run` goes on where it was")
 
     def _prepare(self) -> demo.Made:
-        # Of this hub only, and only what no living supervisor claims.
-        processes.kill_all(supervisor.strays)
+        supervisor.clear_strays(self._say)
         self._say("preparing the database ...")
         call_command("migrate", verbosity=0, interactive=False)
         made = demo.ensure()
