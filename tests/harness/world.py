@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from django.db import connection as database
+from django.db.models import Exists, OuterRef, Q
 
 from hub import credentials, gate, outbox
 from hub.delivery import Drain
-from hub.models import Connection, Installation, Operation, Tenant
+from hub.models import Connection, Gate, Installation, Operation, Tenant
 from hub.outbox import Submitted
 from hub.policy import Limits
 from hub.states import MOVING
@@ -266,8 +267,28 @@ class World:
         return Counter(Operation.objects.values_list("state", flat=True))
 
     def moving(self) -> int:
-        """How many operations do not rest yet."""
-        return Operation.objects.filter(state__in=_MOVING).count()
+        """How many operations do not rest yet; what waits for a person rests with what it waits for."""
+        ids = set(Operation.objects.filter(state__in=_MOVING).values_list("pk", flat=True))
+        return len(ids - self.waiting_for_people()) if ids else 0
+
+    def waiting_for_people(self) -> set[int]:
+        """Operations not yet sent that only a person's decision lets through: behind one in review whose fate is
+        unknown, behind any unsettled one for what carries no full state, or at a paused connection.
+        """
+        waiting = Operation.objects.filter(state__in=["pending", "retry"])
+        earlier = Operation.objects.filter(
+            connection_id=OuterRef("connection_id"), stream=OuterRef("stream")
+        ).exclude(pk=OuterRef("pk"))
+        in_doubt = earlier.filter(state="review", stream_busy=True)
+        unsettled = earlier.filter(state__in=["failed", "review"], version__lte=OuterRef("version"))
+        paused = Gate.objects.filter(
+            connection_id=OuterRef("connection_id"), paused_at__isnull=False, paused_until=None
+        )
+        return set(
+            waiting.filter(
+                Exists(in_doubt) | Q(full_state=False) & Exists(unsettled) | Exists(paused)
+            ).values_list("pk", flat=True)
+        )
 
     def wait_for(self, what: Any, seconds: float = 10.0, saying: str = "it") -> Any:
         """Ask again and again until `what()` is true; its value. Raises `AssertionError` after `seconds`."""

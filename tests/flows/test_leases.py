@@ -1,0 +1,456 @@
+"""Workers that freeze, die or are asked to stop, at every moment of an attempt (F14-F22, F116).
+
+A frozen drain is a real one whose threads all wait at a step point while others work; one test of
+each kind freezes a real process. Whatever it was about, the world's invariants are checked after.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from hub import gate
+from hub.contract import Request, Steps
+from hub.delivery import Drain
+from hub.models import Candidate, Dependency, Evidence, Operation, ReviewCase
+from hub.models.gate import PauseKind
+from hub.sql import database_now
+from hub.sweep import Sweeper
+from tests.harness.classes import TestRemoteConnector
+from tests.harness.crashing import Crash, Fuse
+from tests.harness.remote import FakeRemote
+from tests.harness.world import World, small_tuning
+
+FIELDS = {"name": "Ann"}
+NUMBERS = {"max_send": 0.5, "max_exec": 0.3, "index_lag": 0.1}
+QUICK: dict[str, Any] = {"margin": 0.15, "lease_addend": 0.8}
+CREATES = ["a.create", "al.create", "b.create", "c.create", "d.create"]
+
+
+class Frozen:
+    """A drain that freezes at the first time of a step, with all its threads, until `thaw()`."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        self.reached = threading.Event()
+        self.thawed = threading.Event()
+        self.settled = -1
+        # A sweep of its own would freeze inside its transaction, which no test here is about.
+        tuning = small_tuning(**QUICK, sweep_every=600.0)
+        self.drain = Drain(tuning=tuning, budget=30.0, until_idle=True, steps=self, name="frozen")
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self.reached.wait(10), f"the drain never came to {step}"
+
+    def __call__(self, name: str) -> None:
+        if name == self.step:
+            self.reached.set()
+        if self.reached.is_set():
+            assert self.thawed.wait(60)
+
+    def _run(self) -> None:
+        self.settled = self.drain.run()
+
+    def thaw(self) -> None:
+        """Let it go on, and wait for its end."""
+        self.thawed.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def there(world: World) -> FakeRemote:
+    world.tuning = small_tuning(**QUICK)
+    return world.fake_remote()
+
+
+def _late(world: World, operation: Any) -> list[Evidence]:
+    return list(Evidence.objects.filter(operation_id=operation.operation_id, kind="late_result"))
+
+
+def _writes(there: FakeRemote) -> int:
+    return len(there.writes("acme"))
+
+
+# --- zombies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", CREATES)
+def test_a_zombie_before_its_marker(world: World, there: FakeRemote, action: str) -> None:
+    """F15: frozen after its claim; another completes; the first gets no marker and sends
+    nothing.
+    """
+    crm = world.connect(there, numbers=NUMBERS)
+    done = world.submit(crm, action, "1", 1, FIELDS)
+    frozen = Frozen("prepare.guarded")
+    world.settle(tuning=world.tuning)
+    assert world.state(done) == "confirmed", world.story(done)
+    before = Operation.objects.values().get(pk=done.operation_id)
+    frozen.thaw()
+    assert Operation.objects.values().get(pk=done.operation_id) == before
+    assert _writes(there) == 1
+
+
+@pytest.mark.parametrize("step", ["mark.committed", "send.connected"])
+@pytest.mark.parametrize("action", ["a.create", "c.create", "d.create"])
+def test_a_zombie_with_its_marker_that_wakes_early(
+    world: World, there: FakeRemote, action: str, step: str
+) -> None:
+    """F16, within its lease but past the margin: the guard aborts, no byte leaves, no attempt is
+    spent; it goes out afterwards.
+    """
+    crm = world.connect(there, numbers=NUMBERS)
+    done = world.submit(crm, action, "1", 1, FIELDS)
+    frozen = Frozen(step)
+    assert world.state(done) == "sent"
+    time.sleep(QUICK["margin"] + 0.1)
+    assert _writes(there) == 0
+    frozen.thaw()
+    world.settle(tuning=world.tuning)
+    row = world.operation(done)
+    assert (row.state, row.attempts) == ("confirmed", 1), world.story(done)
+    first = row.attempt_set.order_by("token")[0]
+    assert (first.left, first.outcome) == ("no", "N"), world.story(done)
+    assert _writes(there) == 1
+
+
+@pytest.mark.parametrize("step", ["mark.committed", "send.connected"])
+@pytest.mark.parametrize("action", CREATES)
+def test_a_zombie_with_its_marker_that_wakes_late(
+    world: World, there: FakeRemote, action: str, step: str
+) -> None:
+    """F16, after its lease: others resolve it by what its class offers; it sends nothing."""
+    crm = world.connect(there, numbers=NUMBERS)
+    done = world.submit(crm, action, "1", 1, FIELDS)
+    frozen = Frozen(step)
+    world.settle(tuning=world.tuning)
+    expected = "review" if action == "d.create" else "confirmed"
+    assert world.state(done) == expected, world.story(done)
+    before = Operation.objects.values().get(pk=done.operation_id)
+    frozen.thaw()
+    assert Operation.objects.values().get(pk=done.operation_id) == before
+    assert _writes(there) == (0 if action == "d.create" else 1)
+    assert len(_late(world, done)) == 1, "what it had to say is evidence"
+
+
+@pytest.mark.parametrize("action", CREATES)
+def test_a_zombie_with_an_answer_in_its_hands(world: World, there: FakeRemote, action: str) -> None:
+    """F17: resolved meanwhile with the same object, its answer is evidence and changes nothing; in
+    review it is something to choose.
+    """
+    crm = world.connect(there, numbers=NUMBERS)
+    done = world.submit(crm, action, "1", 1, FIELDS)
+    frozen = Frozen("recv.done")
+    world.settle(tuning=world.tuning)
+    expected = "review" if action == "d.create" else "confirmed"
+    assert world.state(done) == expected, world.story(done)
+    before = Operation.objects.values().get(pk=done.operation_id)
+    frozen.thaw()
+    assert Operation.objects.values().get(pk=done.operation_id) == before
+    [late] = _late(world, done)
+    made = there.effects("acme")[0].remote_id
+    assert made in late.data
+    assert not ReviewCase.objects.filter(subject="duplicate").exists()
+    if action == "d.create":
+        assert Candidate.objects.get().remote_ref == made
+
+
+def test_a_zombie_whose_answer_names_another_object(world: World, there: FakeRemote) -> None:
+    """F17: a duplicate that no client could see in time is a case, and none is deleted."""
+    world.allow("I1", "the search hid the object for longer than declared (A3)")
+    crm = world.connect(there, numbers=NUMBERS)
+    done = world.submit(crm, "c.create", "1", 1, FIELDS)
+    there.order("lag", "POST", seconds=3600.0)
+    frozen = Frozen("recv.done")
+    world.settle(tuning=world.tuning)
+    assert world.state(done) == "confirmed", world.story(done)
+    frozen.thaw()
+    case = ReviewCase.objects.get(subject="duplicate")
+    assert case.operation_id == done.operation_id
+    ids = [effect.remote_id for effect in there.effects("acme")]
+    assert len(ids) == 2
+    assert all(one in case.summary for one in ids)
+    assert len(there.things("acme")) == 2
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "BUSY"), (400, "INVALID"), (500, "X")])
+def test_a_zombie_with_an_error_cannot_reschedule(
+    world: World, there: FakeRemote, status: int, code: str
+) -> None:
+    """F18, W3: no row; the state stays, and nothing is sent again."""
+    crm = world.connect(there, numbers=NUMBERS)
+    done = world.submit(crm, "c.create", "1", 1, FIELDS)
+    there.order("answer", "POST", when="before", status=status, body={"error": code})
+    frozen = Frozen("recv.done")
+    world.settle(tuning=world.tuning)
+    assert world.state(done) == "confirmed", world.story(done)
+    before = Operation.objects.values().get(pk=done.operation_id)
+    frozen.thaw()
+    world.settle(tuning=world.tuning)
+    assert Operation.objects.values().get(pk=done.operation_id) == before
+    assert len(_late(world, done)) == 1
+
+
+def test_a_late_answer_takes_a_waiting_repeat_back(world: World, there: FakeRemote) -> None:
+    """F120, W32: absence was trusted and the repeat is due; then the first answer comes: it is
+    looked for, and not repeated.
+    """
+    crm = world.connect(there, numbers=NUMBERS)
+    done = world.submit(crm, "c.create", "1", 1, FIELDS)
+    there.order("lag", "POST", seconds=3.0)
+    frozen = Frozen("recv.done")
+
+    def halt(name: str) -> None:
+        if name == "settle.committed" and world.state(done) == "retry":
+            gate.pause(crm.pk, PauseKind.PERSON, "before the repeat", by="test")
+
+    world.wait_for(
+        lambda: (world.drain(tuning=world.tuning, steps=halt), world.state(done) == "retry")[1],
+        saying="trusting the absence",
+    )
+    assert not world.operation(done).maybe_executed
+    frozen.thaw()
+    after = world.operation(done)
+    assert (after.state, after.maybe_executed) == ("uncertain", True), world.story(done)
+    time.sleep(max(0.0, 3.0 - (database_now() - after.sent_at).total_seconds()))  # type: ignore[operator]
+    gate.resume(crm.pk)
+    world.settle(tuning=world.tuning)
+    assert world.state(done) == "confirmed", world.story(done)
+    assert _writes(there) == 1
+
+
+@pytest.mark.processes
+def test_a_process_frozen_in_mid_call(world: World) -> None:
+    """F16, F17 for real: SIGSTOP after the request has left, SIGCONT after another has resolved
+    it.
+    """
+    there = world.fake_remote()
+    crm = world.connect(there)
+    there.order("slow", "POST", seconds=0.5)
+    [first] = world.work(1)
+    done = world.submit(crm, "c.create", "1", 1, FIELDS)
+    world.wait_for(lambda: _writes(there) == 1, saying="the request")
+    first.freeze()
+    world.workers.remove(first)
+    try:
+        world.settle()
+        assert world.state(done) == "confirmed", world.story(done)
+        before = Operation.objects.values().get(pk=done.operation_id)
+        first.thaw()
+        world.wait_for(lambda: _late(world, done), saying="the late result")
+        assert Operation.objects.values().get(pk=done.operation_id) == before
+        assert first.stop() == 0
+    finally:
+        world.workers.append(first)
+    assert _writes(there) == 1
+
+
+# --- polite stops ---------------------------------------------------------------------------------
+
+
+def _stops(world: World, there: FakeRemote, action: str) -> Iterator[tuple[str, Any]]:
+    """Stop a drain at each step of an undisturbed attempt; the step and the operation it had."""
+    crm = world.connect(there, numbers=NUMBERS)
+    seen = Fuse()
+    world.submit(crm, action, "undisturbed", 1, FIELDS)
+    world.drain(tuning=world.tuning, steps=seen)
+    for number, step in enumerate(dict.fromkeys(seen.seen)):
+        done = world.submit(crm, action, str(number), 1, FIELDS)
+        holder: list[Drain] = []
+
+        def stop(name: str, step: str = step, holder: list[Drain] = holder) -> None:
+            if name == step:
+                holder[0].stop()
+
+        holder.append(Drain(tuning=world.tuning, budget=30.0, until_idle=True, steps=stop))
+        began = time.monotonic()
+        holder[0].run()
+        assert time.monotonic() - began < NUMBERS["max_send"] + 5.0, step
+        yield step, done
+
+
+@pytest.mark.parametrize("action", ["a.create", "c.create", "d.create"])
+def test_a_polite_stop_at_each_step(world: World, there: FakeRemote, action: str) -> None:
+    """F21: nothing more is claimed, what runs is given back, what was sent ends, in time."""
+    states: dict[str, str] = {}
+    for step, done in _stops(world, there, action):
+        states[step] = world.state(done)
+        assert states[step] in ("pending", "retry", "confirmed"), (step, world.story(done))
+        row = world.operation(done)
+        assert row.lease_until is None
+        assert row.lapses == 0
+        if states[step] != "confirmed":
+            assert row.attempts == 0, "a given back operation costs no attempt"
+            assert row.maybe_executed is False
+        world.settle(tuning=world.tuning)
+        assert world.state(done) == "confirmed", (step, world.story(done))
+    assert states["claim.before"] == "pending"
+    assert states["prepare.guarded"] == "pending"
+    assert states["send.sent"] == states["recv.done"] == "confirmed"
+    assert len(there.effects("acme")) == len(states) + 1
+
+
+@pytest.mark.processes
+def test_sigterm_to_a_busy_worker(world: World) -> None:
+    """F21 for real: what is on the wire ends, the rest is given back, the process ends well."""
+    there = world.fake_remote()
+    crm = world.connect(there, max_in_flight=4)
+    there.order("slow", "POST", seconds=0.4, times=1000)
+    done = [world.submit(crm, "c.create", str(n), 1, FIELDS) for n in range(40)]
+    [worker] = world.work(1)
+    world.wait_for(lambda: _writes(there) >= 4, saying="the first calls")
+    assert worker.stop(15.0) == 0
+    states = world.states()
+    assert set(states) <= {"pending", "retry", "confirmed"}, states
+    assert states["confirmed"] >= 1
+    assert states["pending"] >= 10
+    there.clear()
+    world.settle()
+    assert all(world.state(one) == "confirmed" for one in done)
+
+
+# --- deaths ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_all_workers_die_at_once(world: World) -> None:
+    """F22: all leases lapse for whoever comes next; a hand is needed only where the class says
+    so.
+    """
+    there = world.fake_remote()
+    crm = world.connect(there, max_in_flight=10)
+    there.order("slow", "POST", seconds=0.3, times=10_000)
+    for n in range(60):
+        world.submit(crm, "c.create" if n % 6 else "d.create", str(n), 1, FIELDS)
+    workers = world.work(2)
+    world.wait_for(lambda: len(there.writes("acme")) >= 20, saying="the first calls")
+    for worker in workers:
+        worker.kill()
+    there.clear()
+    held = Operation.objects.filter(lease_until__isnull=False).count()
+    assert held >= 10
+    world.settle(30)
+    for row in Operation.objects.exclude(state="confirmed"):
+        assert (row.state, row.action, row.maybe_executed) == ("review", "d.create", True)
+    assert Operation.objects.filter(action="c.create", state="confirmed").count() == 50
+
+
+def test_a_worker_that_dies_while_it_prepares_a_repeat(world: World, there: FakeRemote) -> None:
+    """F116, W26: back to retry, still in doubt; the same key goes out once more and is absorbed."""
+    crm = world.connect(there, numbers=NUMBERS)
+    there.order("drop", "POST", when="after")
+    done = world.submit(crm, "a.create", "1", 1, FIELDS)
+    fuse = Fuse("prepare.guarded", 2)
+    with suppress(Crash):
+        while world.moving():
+            world.drain(tuning=world.tuning, steps=fuse)
+    assert fuse.burnt
+    assert (world.state(done), world.operation(done).maybe_executed) == ("running", True)
+
+    def lapsed() -> bool:
+        Sweeper(world.tuning).sweep({}, database_now)
+        return world.state(done) != "running"
+
+    world.wait_for(lapsed, saying="the end of the lease")
+    row = world.operation(done)
+    assert (row.state, row.maybe_executed, row.lapses) == ("retry", True, 1)
+    world.settle(tuning=world.tuning)
+    assert world.state(done) == "confirmed", world.story(done)
+    assert len(there.effects("acme")) == 1
+
+
+def _poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Whoever prepares the operation "poison" dies; one entry per death."""
+    deaths: list[str] = []
+    plain = TestRemoteConnector.send
+
+    def send(connector: TestRemoteConnector, request: Request) -> Steps[Any]:
+        if request.source_id == "poison":
+            deaths.append(request.source_id)
+            raise Crash("poison")
+        return plain(connector, request)
+
+    monkeypatch.setattr(TestRemoteConnector, "send", send)
+    return deaths
+
+
+def _work_on(world: World, seconds: float = 60.0) -> None:
+    """One drain after the other, whatever kills them, until everything rests."""
+    end = time.monotonic() + seconds
+    while world.moving():
+        assert time.monotonic() < end, dict(world.states())
+        with suppress(Crash):
+            world.drain(tuning=world.tuning, budget=5.0)
+
+
+def test_an_operation_that_kills_its_workers(
+    world: World, there: FakeRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F14, W21: three lost workers in a row are its own fault; it goes to review, not round and
+    round.
+    """
+    crm = world.connect(there, numbers=NUMBERS)
+    deaths = _poison(monkeypatch)
+    done = world.submit(crm, "c.create", "poison", 1, FIELDS)
+    _work_on(world)
+    row = world.operation(done)
+    assert (row.state, row.reason_code, row.maybe_executed) == ("review", "poison", False)
+    assert len(deaths) == 3
+    assert _writes(there) == 0
+
+
+def test_one_of_two_hundred_kills_its_workers(
+    world: World, there: FakeRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F126: a batch dies with its worker, and only the culprit ends in review."""
+    world.tuning = small_tuning(**QUICK, claim_depth=200)
+    crm = world.connect(there, numbers=NUMBERS, max_in_flight=100)
+    deaths = _poison(monkeypatch)
+    for n in range(200):
+        world.submit(crm, "c.create", "poison" if n == 150 else str(n), 1, FIELDS)
+    with suppress(Crash):
+        world.drain(tuning=world.tuning, steps=Fuse("recv.done", 30))
+    assert world.states()["confirmed"] < 100
+    _work_on(world)
+    assert dict(world.states()) == {"confirmed": 199, "review": 1}
+    assert Operation.objects.get(state="review").source_id == "poison"
+    assert len(deaths) == 3
+
+
+@pytest.mark.parametrize("why", ["its connection is retired", "its parent is not confirmed"])
+def test_what_lost_its_worker_and_cannot_be_taken_stops_nobody(
+    world: World, there: FakeRemote, why: str
+) -> None:
+    """Operations that lost a worker are kept apart; one that cannot be taken must not keep the
+    rest waiting.
+    """
+    world.allow("I2", "what cannot be taken stays")
+    old = world.connect(there, "old", numbers=NUMBERS)
+    crm = world.connect(there, numbers=NUMBERS)
+    left = world.submit(old, "c.create", "1", 1, FIELDS)
+    Operation.objects.filter(pk=left.operation_id).update(lapses=1)
+    if why.startswith("its parent"):
+        parent = world.submit(old, "job.run", "2", 1, FIELDS)
+        Dependency.objects.create(child_id=left.operation_id, parent_id=parent.operation_id)
+    else:
+        old.retired_at = database_now()
+        old.save()
+    asked: list[str] = []
+    drain = Drain(tuning=world.tuning, budget=30.0, steps=asked.append)
+    thread = threading.Thread(target=drain.run, daemon=True)
+    thread.start()
+    try:
+        world.wait_for(lambda: asked.count("claim.committed") > 2, saying="the first claims")
+        done = world.submit(crm, "c.create", "1", 1, FIELDS)
+        world.wait_for(lambda: world.state(done) == "confirmed", 3.0, "the other's work")
+        before = asked.count("claim.before")
+        time.sleep(1.0)
+        assert asked.count("claim.before") - before < 60, "it asks again and again"
+    finally:
+        drain.stop()
+        thread.join(10)
