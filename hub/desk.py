@@ -117,6 +117,7 @@ class Desk:
         self._quarantine_looks = False
         self._quarantine_turn = 0
         self._quarantine_after = 0.0
+        self._quarantine_in_vain = False
         self._tokens_at: float | None = None
         self._listening = False
         self._ending = False
@@ -171,6 +172,11 @@ class Desk:
         """Settle what is handed in, then end."""
         self._ending = True
         self._wake()
+
+    def close(self) -> None:
+        """Close what wakes the thread; only once it has ended, and by the thread that wakes it."""
+        os.close(self._read)
+        os.close(self._write)
 
     def join(self, timeout: float) -> bool:
         self._thread.join(timeout)
@@ -331,9 +337,10 @@ class Desk:
         raw = connection.connection
         if raw is None:
             return
-        raw.pgconn.consume_input()
-        while raw.pgconn.notifies() is not None:
-            self._rung = True
+        with connection.wrap_database_errors:  # or the driver's own error would end the thread
+            raw.pgconn.consume_input()
+            while raw.pgconn.notifies() is not None:
+                self._rung = True
 
     def _hear_of_work(self) -> None:
         self._rung = True
@@ -366,9 +373,9 @@ class Desk:
         self._steps("claim.committed")
         if self._tokens_at is not None:
             self._next_claim = min(self._next_claim, clock + max(0.01, self._tokens_at))
-        if self._quarantine:
+        apart, self._quarantine = self._quarantine, 0
+        if apart:
             # As long again for the rest, so that neither waits for the other's end.
-            self._quarantine = 0
             self._quarantine_after = self._clock() + 0.2
             self._next_claim = 0.0
         elif taken and self._tokens_at is None:
@@ -376,11 +383,17 @@ class Desk:
         if taken:
             self.idle_since = None
             self._take(taken, dict(self._remotes))
-        if not taken or self._clock() >= self._quarantine_after:
+        if apart and not taken:
+            # What is due and cannot be taken must not keep the rest waiting: their turn comes now,
+            # and its own not before the next poll.
+            self._quarantine_in_vain = True
+        elif not taken or self._clock() >= self._quarantine_after:
             self._quarantine = self._lapsed_and_due()
         if self._quarantine:
             self.idle_since = None
-            self._next_claim = 0.0
+            if not self._quarantine_in_vain:
+                self._next_claim = 0.0
+            self._quarantine_in_vain = False
         elif not taken and self.idle_since is None:
             self.idle_since = clock
 
@@ -394,12 +407,13 @@ class Desk:
         found = rows(
             """SELECT DISTINCT o.lapses, o.connection_id, o.state IN ('uncertain', 'accepted')
             FROM hub_operation o JOIN hub_gate g ON g.connection_id = o.connection_id
-            WHERE o.lapses > 0 AND o.next_at <= %s AND o.state IN ('pending', 'retry', 'uncertain',
-            'accepted')
+            JOIN hub_connection k ON k.id = o.connection_id AND k.retired_at IS NULL
+            WHERE o.lapses > 0 AND o.next_at <= %s AND o.epoch = %s
+              AND o.state IN ('pending', 'retry', 'uncertain', 'accepted')
               AND o.lease_until IS NULL AND NOT o.parked AND g.paused_at IS NULL AND g.breaker =
               'closed' AND (g.throttled_until IS NULL OR g.throttled_until <= %s)
             ORDER BY 1, 2, 3""",
-            [now, now],
+            [now, self._identity.epoch, now],
         )
         if not found:
             return 0
