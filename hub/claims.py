@@ -18,7 +18,7 @@ from django.utils import timezone
 from hub.gate import Tokens
 from hub.moves import Subject
 from hub.remote import RateLimit
-from hub.sql import is_postgres, later, marks, moment, rows, stamp
+from hub.sql import each_row, is_postgres, later, marks, moment, named, rows, stamp
 from hub.states import Purpose, State
 
 
@@ -402,6 +402,13 @@ def _take_postgres(
     )
 
 
+_OPEN_ATTEMPT_SQLITE = """
+INSERT INTO hub_attempt (operation_id, token, purpose, worker, claimed_at, "left", request_digest,
+  outcome, verdict, error_class, remote_request_id, seen, stale)
+VALUES (:id, :token, :purpose, :worker, :now, '', '', '', '', '', '', '', 0)
+"""
+
+
 def _take_sqlite(
     who: Claim, ids: list[int], shares: dict[int, LaneShare], now: datetime, *, look: bool
 ) -> list[tuple[Any, ...]]:
@@ -416,31 +423,25 @@ def _take_sqlite(
     lane_of = dict(
         rows(f"SELECT id, connection_id FROM hub_operation WHERE id IN ({marks(ids)})", list(ids))
     )
-    with connection.cursor() as cursor:
+    leases = {key: later(now, share.lease) for key, share in shares.items()}
+    given = {"now": stamp(now), "base": who.token_base, "worker": who.worker}
+    take = named(
+        f"""UPDATE hub_operation AS o SET {settings} WHERE o.id = %(id)s AND {_TAKE_IF[look]}
+        RETURNING lease_token, state"""
+    )
+    with each_row() as run:
         for operation_id in ids:
-            cursor.execute(
-                f"""UPDATE hub_operation AS o SET {settings} WHERE o.id = %(id)s
-                  AND {_TAKE_IF[look]}
-                RETURNING id, lease_token, state""",
-                {
-                    "now": stamp(now),
-                    "base": who.token_base,
-                    "worker": who.worker,
-                    "lease": later(now, shares[lane_of[operation_id]].lease),
-                    "id": operation_id,
-                },
-            )
-            hit = cursor.fetchall()
+            given["id"] = operation_id
+            given["lease"] = leases[lane_of[operation_id]]
+            hit = run(take, given)
             if not hit:
                 continue
-            purpose = "send" if not look else ("poll" if hit[0][2] == "accepted" else "consult")
-            cursor.execute(
-                """INSERT INTO hub_attempt (operation_id, token, purpose, worker, claimed_at,
-                  "left", request_digest,
-                  outcome, verdict, error_class, remote_request_id, seen, stale)
-                VALUES (%s, %s, %s, %s, %s, '', '', '', '', '', '', '', 0)""",
-                [operation_id, hit[0][1], purpose, who.worker, stamp(now)],
+            token, state = hit[0]
+            given["token"] = token
+            given["purpose"] = (
+                "send" if not look else ("poll" if state == "accepted" else "consult")
             )
+            run(_OPEN_ATTEMPT_SQLITE, given)
             taken.append(operation_id)
     if not taken:
         return []

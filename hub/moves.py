@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from hub.contract import Kind
 from hub.policy import Verdict
-from hub.sql import as_json, is_postgres, later, marks, rows, stamp
+from hub.sql import as_json, each_row, is_postgres, later, marks, named, rows, stamp
 from hub.states import Actor, Purpose, State, allowed
 
 
@@ -238,7 +238,7 @@ m AS (
 SELECT u.id, (SELECT count(*) FROM m) FROM u
 """
 
-_SETTLE_SQLITE = """
+_SETTLE_SQLITE = named("""
 UPDATE hub_operation SET
   state_since = CASE WHEN state = %(aft)s THEN state_since
     WHEN %(aft)s = 'retry' THEN coalesce(retry_since, %(now)s) ELSE %(now)s END,
@@ -261,18 +261,18 @@ UPDATE hub_operation SET
 WHERE id = %(id)s AND lease_token = %(token)s AND state = %(bef)s
   AND (NOT %(lapsed)s OR lease_until < %(now)s)
 RETURNING id, sent_at, request_digest
-"""
+""")
 
-_ATTEMPT_SQLITE = """
+_ATTEMPT_SQLITE = named("""
 UPDATE hub_attempt SET settled_at = %(now)s, outcome = %(outcome)s, verdict = %(txt)s,
   error_class = %(err)s,
   status = %(status)s, remote_request_id = %(rid)s, duration_ms = %(ms)s, seen = %(seen)s,
     "left" = %(lft)s,
   stale = %(stale)s, marked_at = %(marked)s, request_digest = %(digest)s
 WHERE operation_id = %(id)s AND token = %(atok)s AND settled_at IS NULL
-"""
+""")
 
-_MAPPING_SQLITE = """
+_MAPPING_SQLITE = named("""
 INSERT INTO hub_mapping (tenant_id, connection_id, object_type, source_system, source_id,
   remote_ref, version,
   remote_version, "values", revision, updated_at, deleted_at)
@@ -284,7 +284,7 @@ ON CONFLICT (tenant_id, connection_id, object_type, source_system, source_id) DO
   revision = revision + 1, updated_at = excluded.updated_at, deleted_at = NULL
 WHERE hub_mapping.remote_ref = excluded.remote_ref OR hub_mapping.deleted_at IS NOT NULL
 RETURNING id
-"""
+""")
 
 _GONE = """
 UPDATE hub_mapping SET deleted_at = {now}, updated_at = {now}, revision = revision + 1,
@@ -345,35 +345,29 @@ def _settle_postgres(data: list[dict[str, Any]]) -> set[int]:
 def _settle_sqlite(data: list[dict[str, Any]], now: datetime) -> set[int]:
     hit: set[int] = set()
     text_now = stamp(now)
-    with connection.cursor() as cursor:
+    moments: dict[float | None, Any] = {}
+
+    def moment(seconds: float | None) -> Any:
+        if seconds not in moments:
+            moments[seconds] = later(now, seconds)
+        return moments[seconds]
+
+    with each_row() as run:
         for row in data:
-            given = row | {
-                "now": text_now,
-                "delay": later(now, row["delay"]),
-                "hold": later(now, row["hold"]),
-                "last": later(now, row["last"]),
-                "absent": later(now, row["absent"]),
-                "alive": later(now, row["alive"]),
-            }
-            cursor.execute(_SETTLE_SQLITE, given)
-            found = cursor.fetchall()
+            given = row | {"now": text_now}
+            for name in ("delay", "hold", "last", "absent", "alive"):
+                given[name] = moment(row[name])
+            found = run(_SETTLE_SQLITE, given)
             if found:
                 hit.add(row["id"])
             if row["tried"] and (found or not row["lapsed"]):
                 left = bool(row["lft"]) and bool(found)
-                cursor.execute(
-                    _ATTEMPT_SQLITE,
-                    given
-                    | {
-                        "stale": not found,
-                        "marked": found[0][1] if left else None,
-                        "digest": found[0][2] if left else "",
-                    },
-                )
-            if found and row["map"] == "set":
-                cursor.execute(_MAPPING_SQLITE, given)
-                if not cursor.fetchall():
-                    raise MappingTaken("the entity is tied to another remote object")
+                given["stale"] = not found
+                given["marked"] = found[0][1] if left else None
+                given["digest"] = found[0][2] if left else ""
+                run(_ATTEMPT_SQLITE, given)
+            if found and row["map"] == "set" and not run(_MAPPING_SQLITE, given):
+                raise MappingTaken("the entity is tied to another remote object")
     return hit
 
 
@@ -430,13 +424,13 @@ WHERE o.id = v.id AND o.lease_token = v.token
 RETURNING o.id
 """
 
-_MARK_SQLITE = f"""
+_MARK_SQLITE = named(f"""
 UPDATE hub_operation AS o SET state = 'sent', state_since = %(now)s, sent_at = %(now)s,
   first_sent_at = coalesce(o.first_sent_at, %(now)s), request_digest = %(digest)s, restored = 0
 WHERE o.id = %(id)s AND o.lease_token = %(token)s AND o.lease_until >= %(needed)s
   AND {_MARK_CONDITION.format(now="%(now)s")}
 RETURNING id
-"""
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,19 +460,17 @@ def mark(wanted: Sequence[Mark], now: datetime | None = None) -> set[int]:
         )
         return {row[0] for row in found}
     now = now or timezone.now()
+    text_now = stamp(now)
     hit: set[int] = set()
-    with connection.cursor() as cursor:
+    with each_row() as run:
         for one in ordered:
-            cursor.execute(
-                _MARK_SQLITE,
-                {
-                    "now": stamp(now),
-                    "digest": one.digest,
-                    "id": one.id,
-                    "token": one.token,
-                    "needed": later(now, one.need),
-                },
-            )
-            if cursor.fetchall():
+            given = {
+                "now": text_now,
+                "digest": one.digest,
+                "id": one.id,
+                "token": one.token,
+                "needed": later(now, one.need),
+            }
+            if run(_MARK_SQLITE, given):
                 hit.add(one.id)
     return hit
