@@ -155,6 +155,8 @@ class Drain:
                 await asyncio.sleep(0.005)
             if self._desk.alive:
                 log.error("drain %s: the database thread did not end in time", self.name)
+            else:
+                self._desk.close()
         if self._desk.failure is not None:
             raise self._desk.failure
         return self._desk.settled

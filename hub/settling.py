@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import DatabaseError, IntegrityError, InterfaceError, transaction
+from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, transaction
 
 from hub import cases, gate, moves, outbox, remote
 from hub.claims import Claimed
@@ -34,6 +34,9 @@ log = logging.getLogger("hub.delivery")
 _NO_SECRETS = Scrubber()
 _COMES_BACK = frozenset({State.PENDING, State.RETRY, State.UNCERTAIN, State.ACCEPTED})
 _NEEDS_A_CASE = frozenset({State.FAILED, State.REVIEW})
+_IN_FLIGHT = frozenset({State.SENT, State.UNCERTAIN, State.ACCEPTED})
+_UNSTORABLE = (DataError, ValueError, TypeError, OverflowError, RecursionError)
+"""What driver or database raise over a value: the fault of one result, not of its batch."""
 
 
 @dataclass(slots=True)
@@ -101,9 +104,16 @@ class Settler:
             self._settle(batch)
             self._steps("settle.committed")
             return
-        except (DatabaseError, InterfaceError, moves.MappingTaken, FollowUpFailed) as error:
+        except (
+            DatabaseError,
+            InterfaceError,
+            moves.MappingTaken,
+            FollowUpFailed,
+            *_UNSTORABLE,
+        ) as error:
             log.info("drain %s: batch of %d settled one by one: %s", self.worker, len(batch), error)
-            whole = not isinstance(error, (IntegrityError, moves.MappingTaken, FollowUpFailed))
+            ones = (IntegrityError, moves.MappingTaken, FollowUpFailed, *_UNSTORABLE)
+            whole = not isinstance(error, ones)
         if whole and not self._guarded(self._reconnect):
             for one in batch:
                 one.again = True
@@ -119,7 +129,12 @@ class Settler:
             try:
                 self._settle([one])
                 return
-            except (moves.MappingTaken, IntegrityError, FollowUpFailed) as error:
+            except (
+                moves.MappingTaken,
+                IntegrityError,
+                FollowUpFailed,
+                *_UNSTORABLE,
+            ) as error:
                 if attempt == 1 and isinstance(error, FollowUpFailed):
                     continue
                 self._settle_to_review(one, error)
@@ -136,24 +151,28 @@ class Settler:
                 self._guarded(self._reconnect)
 
     def _settle_to_review(self, one: Result, error: Exception) -> None:
-        """What came back contradicts what is stored, or its follow-up raised twice: a person looks
-        at it.
+        """What came back contradicts what is stored or cannot be stored, or its follow-up raised
+        twice: a person looks at it.
         """
-        done = one.move.verdict.done
+        done, subject = one.move.verdict.done, one.move.subject
         ref = done.remote_ref if done is not None else ""
-        taken = isinstance(error, (moves.MappingTaken, IntegrityError))
-        text = f"It was done (remote id {ref or '?'}), but " + (
-            "that object, or this entity, is already tied to something else."
-            if taken
-            else f"what should follow from it failed twice: {error}"
-        )
+        if isinstance(error, FollowUpFailed):
+            words = self._scrubber(one.item.connection_id).text(str(error))
+            code, why = "follow_up_failed", f"what should follow from it failed twice: {words}"
+        elif isinstance(error, _UNSTORABLE):
+            code, why = "not_storable", "what came back holds a value that cannot be stored."
+        else:
+            code = "mapping_taken"
+            why = "that object, or this entity, is already tied to something else."
+        happened = f"It was done (remote id {ref or '?'})" if done is not None else "It was tried"
+        text = f"{happened}, but {why}"
         verdict = Verdict(
             State.REVIEW,
-            "mapping_taken" if taken else "follow_up_failed",
+            code,
             text,
             one.move.verdict.outcome,
-            doubt=True,
-            advice=Advice.LINK,
+            doubt=subject.doubt or subject.state in _IN_FLIGHT,
+            advice=Advice.LINK if ref else Advice.LOOK_AGAIN,
             breath=one.move.verdict.breath,
         )
         kept = moves.Settlement(
@@ -164,7 +183,7 @@ class Settler:
         one.replace_with = ""
         try:
             self._settle([one])
-        except (DatabaseError, InterfaceError, moves.MappingTaken) as second:
+        except (DatabaseError, InterfaceError, moves.MappingTaken, *_UNSTORABLE) as second:
             log.error("operation %s: %s; its lease will lapse", one.item.id, second)
             self._guarded(self._reconnect)
             return

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -40,7 +41,7 @@ from hub.contract import (
 from hub.http import Wire
 from hub.moves import Mark, Settlement, Tried
 from hub.policy import Advice, Facts, Verdict, decide
-from hub.redaction import clean, sentence
+from hub.redaction import Scrubber, clean, sentence
 from hub.registry import UnknownAction
 from hub.remote import (
     RateLimit,
@@ -142,6 +143,14 @@ class Work:
             return self._decided(_as_seen(failure))
         except BadPayload as error:
             return self._decided(Unanswered(str(error), nothing_left=True, kind=FailureKind.LOCAL))
+        if not isinstance(prepared, (Call, Done, Accepted)):
+            return self._decided(
+                Unanswered(
+                    "The connector's steps ended without a write and without a result.",
+                    nothing_left=True,
+                    kind=FailureKind.OTHER,
+                )
+            )
         self._step("prepare.guarded")
         if self._drain.stopping:
             return self.give_back()
@@ -543,6 +552,7 @@ class Work:
 
     def _decided(self, seen: Any, took: float = 0.0, answer: Answer | None = None) -> Result:
         limits = self._drain.tuning.limits
+        seen = _fit(seen, self.remote.scrubber)
         facts = self._facts(took, seen)
         verdict = decide(facts, seen, limits, self._drain.roll())
         return self._result(verdict, seen=seen, facts=facts, took=took, answer=answer)
@@ -634,6 +644,77 @@ def _as_seen(failure: CallFailed | CallRefused) -> Seen:
         status=failure.status,
         retry_after=failure.retry_after,
     )
+
+
+LONGEST_ID, LONGEST_VERSION = 255, 100
+
+
+def _fit(seen: Any, scrubber: Scrubber) -> Any:
+    """What was seen, as it may be stored on either database: one would refuse what the other keeps.
+
+    An id that does not fit is none: half of it would name something else. Words lose secrets here,
+    whoever wrote them.
+    """
+    match seen:
+        case Done():
+            return replace(
+                seen,
+                remote_ref=_name(seen.remote_ref, LONGEST_ID),
+                remote_version=_name(seen.remote_version, LONGEST_VERSION),
+                values=_clean(seen.values),
+                note=scrubber.text(seen.note) if seen.note else "",
+            )
+        case Accepted():
+            return replace(seen, reference=_name(seen.reference, LONGEST_ID))
+        case Progress():
+            return replace(
+                seen,
+                remote_ref=_name(seen.remote_ref, LONGEST_ID),
+                remote_version=_name(seen.remote_version, LONGEST_VERSION),
+                values=_clean(seen.values),
+                text=scrubber.text(seen.text),
+            )
+        case Looked():
+            found = tuple(_fit_candidate(one) for one in seen.candidates)
+            return replace(seen, candidates=found, text=scrubber.text(seen.text))
+        case Refused():
+            return replace(seen, text=scrubber.text(seen.text), code=scrubber.text(seen.code, 60))
+        case Unanswered():
+            return replace(seen, text=scrubber.text(seen.text))
+        case _:
+            return seen
+
+
+def _fit_candidate(one: Candidate) -> Candidate:
+    named = _name(one.remote_ref, LONGEST_ID)
+    return replace(
+        one,
+        # A person may recognise it all the same; confirming by it is out of the question.
+        remote_ref=named or clean(str(one.remote_ref), LONGEST_ID),
+        matches=one.matches and bool(named),
+        remote_version=_name(one.remote_version, LONGEST_VERSION),
+        values=_clean(one.values),
+        fields=_clean(one.fields),
+    )
+
+
+def _name(value: Any, longest: int) -> str:
+    """`value` where it can be stored as it is, else ""."""
+    text = str(value) if isinstance(value, (str, int)) else ""
+    return text if clean(text, longest) == text else ""
+
+
+def _clean(value: Any) -> Any:
+    """A JSON value without characters that a database refuses."""
+    match value:
+        case str():
+            return clean(value, len(value) + 1)
+        case Mapping():
+            return {clean(str(name), LONGEST_ID): _clean(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_clean(inner) for inner in value]
+        case _:
+            return value
 
 
 def _request_id(answer: Answer | None) -> str:
