@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -75,15 +76,15 @@ class Bench:
             )
         if self.wants("G1"):
             for pools, size in POOLS:
-                systems[f"httpx_{pools}x{size}"] = lambda p=pools, s=size: runs.bare_httpx(
-                    machine, rival_n, p, s
+                systems[f"httpx_{pools}x{size}"] = partial(
+                    runs.bare_httpx, machine, rival_n, pools, size
                 )
         if self.wants("G2", "G2_two_drains"):
             systems["q2"] = lambda: runs.raw_q2(machine, self.filled(POSTGRESQL, 0), rival_n)
         if self.wants("G3", "G3_two_drains"):
             for concurrency in (10, 50):
-                systems[f"procrastinate_{concurrency}"] = lambda c=concurrency: runs.procrastinate(
-                    machine, rival_n, c
+                systems[f"procrastinate_{concurrency}"] = partial(
+                    runs.procrastinate, machine, rival_n, concurrency
                 )
         rates: dict[str, list[float]] = {name: [] for name in systems}
         for number in range(self.rounds):

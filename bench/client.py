@@ -66,7 +66,8 @@ class Client:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._host, self._port, self._path = parts.hostname, parts.port, parts.path + "/things"
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._path = parts.path + "/things"
         self._idle: list[_Reply] = []
 
     async def post(self, number: int) -> Any:

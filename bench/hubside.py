@@ -11,6 +11,8 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import django
@@ -65,7 +67,7 @@ def multiply(template: int, begin: int, end: int, *, stream: str = "", **other: 
         "reference": padded(40),
         **other,
     }
-    columns = [field.column for field in Operation._meta.local_fields if field.column != "id"]
+    columns = [str(one.column) for one in Operation._meta.local_fields if one.column != "id"]
     values = [given.get(name, f'o."{name}"') for name in columns]
     numbers = (
         "(WITH RECURSIVE c(i) AS (SELECT %s UNION ALL SELECT i + 1 FROM c WHERE i < %s) "
@@ -208,6 +210,10 @@ class Watcher(threading.Thread):
         connection.close()
 
 
+def _note_now(told: list[float]) -> None:
+    told.append(time.monotonic())
+
+
 def paced(
     n: int, every: float, connection: str, begin: int = 0, patience: float = 30.0
 ) -> dict[str, Any]:
@@ -229,7 +235,7 @@ def paced(
         with transaction.atomic():
             committed: list[float] = []
             # First in the row of what follows the commit, so that ringing is part of what is timed.
-            transaction.on_commit(lambda told=committed: told.append(time.monotonic()))
+            transaction.on_commit(partial(_note_now, committed))
             done = outbox.submit(
                 row,
                 "thing.create",
@@ -362,7 +368,13 @@ def cost(turns: int, batch: int, settle_all: bool = False) -> dict[str, Any]:
     return told | {"parking_turns": parking, "parking_seconds": aside}
 
 
-ROLES = {"fill": fill, "history": history, "paced": paced, "web": web, "cost": cost}
+ROLES: dict[str, Callable[..., dict[str, Any]]] = {
+    "fill": fill,
+    "history": history,
+    "paced": paced,
+    "web": web,
+    "cost": cost,
+}
 
 
 def main() -> None:

@@ -66,10 +66,12 @@ class Machine:
         self.home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hub-bench-")))
         self._server = stack.enter_context(start_postgres(SERVER)) if postgres else ""
         self._stores: list[Store] = []
-        stack.callback(lambda: [store.close() for store in self._stores])
+        stack.callback(self._close_stores)
         self._copies = 0
+        # What is set for a hub of this machine must not change what is measured.
+        ours = {name for name in os.environ if name.startswith("HUB_")} | {"DATABASE_URL"}
         self._environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in ours},
             "DJANGO_SETTINGS_MODULE": "bench.settings",
             "HUB_HOME": str(self.home),
             "HUB_LOCAL": "1",
@@ -108,6 +110,10 @@ class Machine:
             made = Store(POSTGRESQL, f"{self._server.rpartition('/')[0]}/{name}", name)
         self._stores.append(made)
         return made
+
+    def _close_stores(self) -> None:
+        for store in self._stores:
+            store.close()
 
     def drop(self, store: Store) -> None:
         """Remove a database."""

@@ -57,9 +57,8 @@ async def procrastinate(url: str, n: int, database: str, concurrency: int) -> di
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
         for begin in range(0, n, 500):
-            await create.batch_defer_async(
-                *({"number": number} for number in range(begin, min(begin + 500, n)))
-            )
+            batch: list[Any] = [{"number": one} for one in range(begin, min(begin + 500, n))]
+            await create.batch_defer_async(*batch)
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute("ANALYZE procrastinate_jobs")
         await app.run_worker_async(
