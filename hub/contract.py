@@ -649,6 +649,11 @@ class Connector:
         """The call with the credential added. The result is never stored."""
         return call
 
+    @classmethod
+    def tidy_secret(cls, name: str, text: str) -> str:
+        """A secret as it is to be stored, made of what a person pasted; bad text stays as it is."""
+        return text
+
     def validate(self, action: str, fields: Mapping[str, JSON]) -> Iterable[str]:
         """Sentences about what is wrong with the fields of an action, each naming the field and the
         fix."""

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import connection as database
 from django.db import transaction
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Min, OuterRef, Q, QuerySet, Subquery
 
 from hub import credentials, gate, keys, outbox
+from hub.indexes import CLAIMABLE_NOW, TO_LOOK_AT
 from hub.models import Connection, Gate, Heartbeat, Installation, Operation, Tenant
 from hub.models.gate import Breaker
 from hub.sql import database_now, execute
-from hub.states import FINAL, State
+from hub.states import State
 
 PROBE = "probe"
 """Label of the integration whose operations go to the hub's own web process, and the slug of its
@@ -76,10 +76,8 @@ def oldest_due(now: datetime | None = None) -> float | None:
     now = now or database_now()
     # One row of an index per connection and kind: a minimum over everything due would read it all.
     mine = Operation.objects.filter(connection_id=OuterRef("pk")).order_by("next_at")
-    to_send = mine.filter(state__in=[State.PENDING.value, State.RETRY.value], parked=False)
-    to_look = mine.filter(
-        state__in=[State.UNCERTAIN.value, State.ACCEPTED.value], lease_until__isnull=True
-    )
+    to_send = mine.filter(CLAIMABLE_NOW)
+    to_look = mine.filter(TO_LOOK_AT, lease_until__isnull=True)
     firsts = _open_gates(now).values_list(
         Subquery(to_send.values("next_at")[:1]), Subquery(to_look.values("next_at")[:1])
     )
@@ -255,7 +253,7 @@ def note_exchange(now: datetime | None = None) -> None:
         Installation.objects.filter(pk=1).exclude(exchange_at=at).update(exchange_at=at)
 
 
-# --- readiness and the overview -------------------------------------------------------------------
+# --- readiness ------------------------------------------------------------------------------------
 
 
 def not_ready() -> list[str]:
@@ -283,43 +281,3 @@ def not_ready() -> list[str]:
         except credentials.CannotOpen:
             problems.append("the credential keys do not open what was sealed")
     return problems
-
-
-def overview(now: datetime | None = None) -> dict[str, Any]:
-    """Counts and ages for the front page and for metrics; plain values, times in UTC."""
-    now = now or database_now()
-    unsettled = Operation.objects.exclude(state__in=[state.value for state in FINAL])
-    counts = dict.fromkeys((state.value for state in State if state not in FINAL), 0)
-    oldest: dict[str, float] = {}
-    for state, count, since in (
-        unsettled.values("state")
-        .annotate(count=Count("pk"), since=Min("state_since"))
-        .values_list("state", "count", "since")
-    ):
-        counts[state] = count
-        oldest[state] = (now - since).total_seconds()
-    whole = exchange(now)
-    beats = [
-        {
-            "drain": beat.drain,
-            "host": beat.host,
-            "pid": beat.pid,
-            "beat_age": (now - beat.beat_at).total_seconds(),
-            "started_at": beat.started_at.astimezone(UTC),
-            "in_flight": beat.in_flight,
-            "settled": beat.settled,
-            "live": (now - beat.beat_at).total_seconds() <= settings.HUB_WATCHDOG_BEAT_AGE,
-        }
-        for beat in Heartbeat.objects.order_by("drain")
-    ]
-    return {
-        "at": now.astimezone(UTC),
-        "counts": counts,
-        "oldest_in_state": oldest,
-        "oldest_due": oldest_due(now),
-        "exchange_at": whole.at,
-        "exchange_age": whole.age,
-        "exchange_well": whole.well,
-        "drains": beats,
-        "live_drains": sum(1 for beat in beats if beat["live"]),
-    }

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import environ
 from cryptography.fernet import Fernet
@@ -193,6 +194,10 @@ elif not ALLOWED_HOSTS:
         "HUB_ALLOWED_HOSTS is not set. Set it to the names this hub is reached by, "
         "separated by commas."
     )
+# The end-to-end probe comes to the web process by this name.
+_internal_host = urlsplit(HUB_INTERNAL_URL).hostname
+if _internal_host and _internal_host not in ALLOWED_HOSTS:
+    ALLOWED_HOSTS.append(_internal_host)
 CSRF_TRUSTED_ORIGINS = _words("HUB_CSRF_TRUSTED_ORIGINS")
 ROOT_URLCONF = "hub.urls"
 WSGI_APPLICATION = "hub.wsgi.application"
@@ -410,7 +415,7 @@ LOGGING: dict[str, Any] = {
         "django": {"handlers": ["console"], "level": "INFO", "propagate": False},
         # At DEBUG this logger writes every statement with its parameters.
         "django.db.backends": {"level": "INFO"},
-        "django-q": {"level": "INFO"},
+        "django-q": {"level": "WARNING"},
         "hub": {"level": env.str("HUB_LOG_LEVEL", default="INFO").upper()},
         "integrations": {"level": env.str("HUB_LOG_LEVEL", default="INFO").upper()},
         # These write full addresses at INFO, and some addresses carry their credential in the path.

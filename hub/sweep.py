@@ -17,6 +17,7 @@ from django.db import IntegrityError, transaction
 from hub import cases, gate, moves, remote
 from hub.contract import Kind, Lapsed, SafetyClass, Write
 from hub.http import boottime
+from hub.indexes import DOUBT_LEFT, UNFINISHED, Literal
 from hub.models import Gate, Installation, Operation
 from hub.models.gate import Breaker
 from hub.moves import Settlement, Subject
@@ -132,7 +133,8 @@ class Sweeper:
 
     def _lapsed(self, remotes: Mapping[int, Remote], now: datetime) -> tuple[int, bool]:
         """Leases that ran out (rows 3, 6, 9, 10, 12; row 13 for looks)."""
-        found = self._rows(Operation.objects.filter(lease_until__lt=now).order_by("id"))
+        lapsed = Operation.objects.filter(lease_until__lt=now).order_by("lease_until", "id")
+        found = self._rows(lapsed)
         planned = []
         for row in found:
             self._steps("sweep.row")
@@ -166,7 +168,8 @@ class Sweeper:
         for state, most in oldest.items():
             found = self._rows(
                 Operation.objects.filter(
-                    state=state.value,
+                    UNFINISHED,
+                    state=Literal(state.value),
                     state_since__lt=now - timedelta(seconds=most),
                     lease_until__isnull=True,
                     connection_id__in=[
@@ -191,8 +194,8 @@ class Sweeper:
         """Repeats whose key may have been forgotten over there (rows 19, 23)."""
         found = self._rows(
             Operation.objects.filter(
-                state=State.RETRY.value, maybe_executed=True, repeat_until__lt=now
-            ).order_by("id")
+                repeat_until__lt=now, state=State.RETRY.value, maybe_executed=True
+            ).order_by("repeat_until", "id")
         )
         planned = []
         for row in found:
@@ -210,9 +213,7 @@ class Sweeper:
         """Creates of a stream whose earlier create may have happened: they start in doubt (row 22,
         §12).
         """
-        left = Operation.objects.filter(
-            state=State.DISCARDED.value, maybe_executed=True, yields_ref=True
-        ).values("connection_id", "stream")
+        left = Operation.objects.filter(DOUBT_LEFT).values("connection_id", "stream")
         planned = []
         for one in left.distinct()[:BATCH]:
             row = self._first_in_line(one["connection_id"], one["stream"])

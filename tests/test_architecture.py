@@ -36,6 +36,7 @@ ROWS: dict[str, frozenset[str]] = {
         {
             "credentials",
             "http",
+            "indexes",
             "link",
             "logs",
             "migrations",

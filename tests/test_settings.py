@@ -86,7 +86,7 @@ def test_production_is_strict(tmp_path):
     assert values["DEBUG"] is False
     assert values["SECURE_SSL_REDIRECT"] is True
     assert values["SESSION_COOKIE_SECURE"] is True
-    assert values["ALLOWED_HOSTS"] == ["hub.example", "www.hub.example"]
+    assert values["ALLOWED_HOSTS"] == ["hub.example", "www.hub.example", "127.0.0.1"]
     assert values["DATABASES"]["default"]["PASSWORD"] == "pass/word"
     assert not (tmp_path / "home").exists(), "nothing lives on a production host"
 

@@ -284,10 +284,8 @@ class ConnectionForm(forms.ModelForm):
             except credentials.CannotOpen as error:
                 self.add_error(f"secret__{next(iter(given))}", str(error))
                 return
-        tidy = getattr(connector_class, "tidy_secret", None)
         try:
-            if tidy is not None:
-                given = {name: tidy(name, text) for name, text in given.items()}
+            given = {name: connector_class.tidy_secret(name, text) for name, text in given.items()}
             settings = remote.ConnectionSettings(
                 self.cleaned_data.get("name") or self.instance.name,
                 self.cleaned_data.get("account") or self.instance.account,

@@ -27,10 +27,10 @@ from hub.admin.base import (
     json_cell,
     preformatted,
 )
+from hub.indexes import unfinished
 from hub.models import Attempt, Dependency, Evidence, Operation
 from hub.models.operation import CLOSED, STATE_LABELS
 from hub.panel import words
-from hub.panel.indexes import unfinished
 from hub.sql import database_now
 
 

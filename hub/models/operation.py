@@ -199,6 +199,11 @@ class Operation(models.Model):
                 name="operation_doubt_left",
             ),
             models.Index(
+                fields=["repeat_until"],
+                condition=Q(repeat_until__isnull=False),
+                name="operation_key_life",
+            ),
+            models.Index(
                 fields=["lapses", "next_at"], condition=Q(lapses__gt=0), name="operation_lapsed"
             ),
             models.Index(

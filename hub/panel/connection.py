@@ -34,11 +34,11 @@ from hub.contract import (
 )
 from hub.credentials import CannotOpen
 from hub.http import Wire
+from hub.indexes import unfinished
 from hub.models import Connection, Gate, Installation, Operation
 from hub.models.gate import Breaker, PauseKind
 from hub.models.review import Subject
 from hub.panel import words
-from hub.panel.indexes import unfinished
 from hub.policy import degraded
 
 TEST_CALL = 10.0

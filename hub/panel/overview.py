@@ -11,11 +11,11 @@ from django.db.models import Count, Min, OuterRef, Subquery
 from django.http import HttpRequest
 
 from hub import health
+from hub.indexes import CLAIMABLE_NOW, unfinished
 from hub.models import Connection, Heartbeat, Installation, Operation, ReviewCase
 from hub.models.operation import CLOSED, STATE_LABELS
 from hub.panel import words
 from hub.panel.connection import gate_words
-from hub.panel.indexes import CLAIMABLE_NOW, unfinished
 from hub.sql import database_now, is_postgres, rows
 
 COUNTED = 100_000

@@ -83,6 +83,7 @@ REASONS: Words = {
     "poison": _("Its worker died on it several times in a row"),
     "proxy_login": _("The HTTP proxy refuses our login"),
     "read_failed": _("A preparing read failed; nothing had left"),
+    "no_safe_repeat": _("It may have happened, and this action offers no safe repeat any more"),
     "reference_ignored": _("Their answer lacks our reference: the field was ignored"),
     "refused": _("They refuse the data"),
     "repeat_by_key": _("No usable answer; it is repeated with the same key"),

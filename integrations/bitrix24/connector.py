@@ -68,6 +68,10 @@ def _write(capability: Any, kind: Kind, **more: Any) -> Write:
     )
 
 
+_WEBHOOK = re.compile(r"(?:^|/rest/)/?(\d+/[A-Za-z0-9_-]+)/?$")
+"""People paste the whole address Bitrix24 shows; what counts is its end."""
+
+
 class Bitrix24Connector(Connector):
     """Contacts of one portal. Finds a lost create by our reference; updates and deletes by id."""
 
@@ -92,10 +96,14 @@ class Bitrix24Connector(Connector):
         """Put the method behind the webhook: `crm.item.add` -> `/rest/1/SECRET/crm.item.add`."""
         return replace(call, path=f"/rest/{self._webhook()}/{call.path.lstrip('/')}")
 
+    @classmethod
+    def tidy_secret(cls, name: str, text: str) -> str:
+        """Of a pasted webhook address keep its end, USER_ID/SECRET: the host is no secret."""
+        found = _WEBHOOK.search(text.strip())
+        return found.group(1) if found is not None else text
+
     def _webhook(self) -> str:
-        text = self.secrets.get("webhook", "").strip()
-        # People paste the whole address Bitrix24 shows; what counts is its end.
-        found = re.search(r"(?:^|/rest/)/?(\d+/[A-Za-z0-9_-]+)/?$", text)
+        found = _WEBHOOK.search(self.secrets.get("webhook", "").strip())
         if found is None:
             raise BadPayload(
                 "webhook: must read USER_ID/SECRET, the two parts after /rest/ in the address that "

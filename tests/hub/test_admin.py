@@ -19,7 +19,7 @@ from hub import credentials, gate, registry
 from hub.admin import base
 from hub.admin.connection import ConnectionAdmin
 from hub.models import Bucket, Connection, Gate, Operation, Tenant
-from hub.panel.indexes import Literal
+from hub.indexes import Literal
 from hub.states import State
 from tests.hub import pages
 

@@ -260,19 +260,3 @@ def test_echo_asks_for_no_token_of_a_form():
         headers={"Idempotency-Key": "k"},
     )
     assert answer.status_code == 200
-
-
-# --- the overview ---
-
-
-def test_the_overview_counts_and_ages():
-    where = connection()
-    pending(where, due_for=40)
-    heartbeat(age=1)
-    heartbeat("dead", age=4000)
-    found = health.overview()
-    assert found["counts"]["pending"] == 1
-    assert found["counts"]["review"] == 0
-    assert found["oldest_due"] == pytest.approx(40, abs=3)
-    assert (found["live_drains"], len(found["drains"])) == (1, 2)
-    assert found["exchange_age"] is None

@@ -12,7 +12,10 @@ from hub.story import as_dict, as_text
 
 
 class Command(BaseCommand):
-    help = "Show operations with their attempts, evidence and decisions; --json prints one object per line."
+    help = (
+        "Show operations with their attempts, evidence and decisions; "
+        "--json prints one object per line."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("ids", nargs="+", type=int, metavar="ID")

@@ -26,7 +26,11 @@ class Literal(Value):
 
 CLAIMABLE_NOW = Q(state__in=[Literal(state) for state in CLAIMABLE], parked=False)
 _OPEN = [Literal(state) for state, _label in STATE_LABELS if state not in CLOSED]
-_UNFINISHED = ~Q(state__in=[Literal(state) for state in CLOSED]) & Q(state__in=_OPEN)
+UNFINISHED = ~Q(state__in=[Literal(state) for state in CLOSED]) & Q(state__in=_OPEN)
+
+
+TO_LOOK_AT = Q(state__in=[Literal("uncertain"), Literal("accepted")])
+DOUBT_LEFT = Q(state=Literal("discarded"), maybe_executed=True, yields_ref=True)
 
 
 def unfinished(state: str = "") -> QuerySet[Any]:
@@ -35,5 +39,5 @@ def unfinished(state: str = "") -> QuerySet[Any]:
     To be used as a subquery (`pk__in=unfinished()`): whatever else is asked for, SQLite then begins
     with the small index, also where no statistics tell it how small that is.
     """
-    rows = Operation.objects.filter(_UNFINISHED).order_by()
+    rows = Operation.objects.filter(UNFINISHED).order_by()
     return (rows.filter(state=state) if state else rows).values("pk")
