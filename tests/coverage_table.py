@@ -2,11 +2,11 @@
 docs/faults.md.
 
 `python -m tests.coverage_table` says what is open; `--write` brings the last column of the tables
-up to date. A test covers what its docstring names (`F34`, `F24-F26`, `W5`, `I7`), or a comment in
-or right above it, or the parameters in its decorators. A module's docstring, and the comments and
-parameters outside its functions, speak for the file. Of modules that hold no tests only two things
-count: functions that check an invariant (`i7_…`, or by their docstring), and tables whose keys are
-ids (the planted weaknesses).
+up to date. A test covers what its docstring names (`F34`, `F24-F26`, `I7`), or a comment in or
+right above it, or the parameters in its decorators. A module's docstring, and the comments and
+parameters outside its functions, speak for the file. Of modules that hold no tests, only functions
+that check an invariant count (`i7_…`, or by their docstring). A weakness is covered by what fails
+when it is planted, as `make weaknesses` proves, and by nothing that only speaks of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from tests.model.weaknesses import PLANTED as PLANTED_IN_THE_MODEL
+from tests.weaknesses import planted
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "faults.md"
 SHOWN = 3
@@ -29,6 +32,8 @@ _ID = re.compile(r"\b([FWI])([1-9]\d{0,2})\b(?:\s?[-–]\s?(?:\1)?([1-9]\d{0,2})
 _ROW = re.compile(r"^\| ([FWI][1-9]\d*) \| (.*) \|([^|]*)\|$")
 _CHECK = re.compile(r"i([1-9]\d*)_")
 _NOQA = re.compile(r"#\s*noqa.*$")
+_ABOUT_IDS = frozenset({"coverage_table.py", "test_docs.py", "test_weaknesses.py"})
+"""These speak about the ids, they cover none."""
 
 Covered = Mapping[str, tuple[str, ...]]
 """Id of a fault, weakness or invariant -> the tests that name it, as pytest names them."""
@@ -60,11 +65,16 @@ def covered() -> Covered:
     """What the suite covers."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in sources():
-        if path in {Path(__file__), ROOT / "tests" / "test_docs.py"}:
-            continue  # these speak about the ids, they cover none
+        if path.name in _ABOUT_IDS:
+            continue
         for name, text in _claims(path):
             for one in ids_in(text):
-                found[one].add(name)
+                if one[0] != "W":
+                    found[one].add(name)
+    for weakness in planted.WEAKNESSES:
+        found[weakness.id] |= {name.partition("[")[0] for name in weakness.caught_by}
+    for one in PLANTED_IN_THE_MODEL:
+        found[one].add("tests/model/test_model.py::test_a_planted_weakness_is_found")
     return {one: tuple(sorted(names)) for one, names in found.items()}
 
 
@@ -85,12 +95,6 @@ def _claims_of_checks(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
         told = ids_in(ast.get_docstring(function) or "")
         mine = [f"I{found[1]}"] if found else [one for one in told if one[0] == "I"]
         yield owner, " ".join(mine)
-    for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
-            for key in node.value.keys:
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    if re.fullmatch(r"[FWI][1-9]\d*", key.value):
-                        yield name, key.value
 
 
 def _claims_of_tests(name: str, text: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
