@@ -480,6 +480,9 @@ class Desk:
         result: list[LaneShare] = []
         for lane in open_lanes:
             ready = self._remotes[lane.connection_id]
+            # The rest of a connection may be some seconds old; an opening must not be, or what has
+            # waited through a long pause would be judged by its age.
+            ready.opened_at = lane.opened_at
             if self._quarantine and lane.connection_id != self._quarantine_lane:
                 continue
             if lane.probe:

@@ -17,7 +17,7 @@ from django.utils import timezone
 from hub.models import Bucket, Connection, Gate
 from hub.models.gate import Breaker, PauseKind
 from hub.remote import RateLimit
-from hub.sql import database_now, is_postgres, rows, stamp
+from hub.sql import database_now, is_postgres, moment, rows, stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,9 @@ class Lane:
     looks: bool
     probe: bool
     failures: int
+    opened_at: datetime | None = None
+    """When the gate last opened, read with the lane: ages count from here, from the first claim on
+    (protocol §11)."""
 
 
 _LANES = """
@@ -38,7 +41,7 @@ SELECT g.connection_id, g.breaker, g.failures,
     AND NOT o.parked AND o.next_at <= {now}) AS sends,
   EXISTS (SELECT 1 FROM hub_operation o WHERE o.connection_id = g.connection_id
     AND o.state IN ('uncertain', 'accepted') AND o.next_at <= {now} AND o.lease_until IS NULL) AS
-    looks
+    looks, g.opened_at
 FROM hub_gate g JOIN hub_connection k ON k.id = g.connection_id
 WHERE k.retired_at IS NULL
   AND (g.paused_at IS NULL OR g.paused_until <= {now})
@@ -60,6 +63,7 @@ def lanes(now: datetime | None = None) -> list[Lane]:
             looks=bool(row[4]),
             probe=row[1] != Breaker.CLOSED,
             failures=row[2],
+            opened_at=moment(row[5]),
         )
         for row in found
         if row[3] or row[4]
