@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import signal
 import sqlite3
 import statistics
 import sys
@@ -243,6 +244,9 @@ def main(given: Sequence[str] | None = None) -> int:
     if not wanted:
         parser.error(f"there is no such goal; there are {', '.join(GOALS)}")
     began = time.monotonic()
+    # So that the server and all processes are stopped, however the run is ended.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     with ExitStack() as stack:
         machine = Machine(stack)
         bench = Bench(machine, wanted, quick=options.quick, rounds=options.rounds)
