@@ -304,7 +304,7 @@ def test_with_few_tokens_looks_and_sends_both_get_some(crm: Connection) -> None:
 
 def _multiply(row: Operation, count: int) -> None:
     """The same operation in versions 1 to `count`."""
-    names = [f.column for f in Operation._meta.concrete_fields if f.column != "id"]
+    names = [str(f.column) for f in Operation._meta.concrete_fields if f.column != "id"]
     own = {"version": "n.i", "operation_key": "'k' || n.i"}
     columns = ", ".join(f'"{name}"' for name in names)
     chosen = ", ".join(own.get(name, f'o."{name}"') for name in names)

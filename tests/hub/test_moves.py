@@ -172,14 +172,18 @@ def test_a_pause_has_its_reason(crm: Connection) -> None:
 
 
 def _move(row: Operation, state: State, **more: Any) -> Settlement:
-    verdict = {"code": "so", "text": "So be it.", "outcome": Outcome.NOTHING_LEFT}
-    settlement = {"tried": Tried(Purpose.SEND), "kind": Kind.UPDATE, "actor": Actor.WORKER}
+    verdict: dict[str, Any] = {"code": "so", "text": "So be it.", "outcome": Outcome.NOTHING_LEFT}
+    settlement: dict[str, Any] = {
+        "tried": Tried(Purpose.SEND),
+        "kind": Kind.UPDATE,
+        "actor": Actor.WORKER,
+    }
     for name, value in more.items():
         (verdict if name in Verdict.__dataclass_fields__ else settlement)[name] = value
     return Settlement(
         subject_of(row),
         Verdict(state, **verdict),
-        **settlement,  # type: ignore[arg-type]
+        **settlement,
     )
 
 
