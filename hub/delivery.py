@@ -295,8 +295,8 @@ class Drain:
             well = True  # it answers, and that is all the breaker asks
         except (CallFailed, BadPayload) as failure:
             log.info("connection %s: probe: %s", remote.name, failure)
-        except Exception:
-            log.exception("connection %s: probe", remote.name)
+        except Exception as error:  # noqa: BLE001 - an integration's bug is no sign of life
+            log.error("connection %s: probe: %s", remote.name, remote.scrubber.trace(error))
         finally:
             self._flight.in_flight -= 1
         self._desk.call(lambda: self._desk.probed(remote.connection_id, well))
@@ -312,8 +312,9 @@ class Drain:
             return await work.carry()
         except asyncio.CancelledError:
             raise
-        except Exception as error:
-            log.exception("operation %s: %s", item.id, item.action)
+        except Exception as error:  # noqa: BLE001 - an integration's bug ends as evidence
+            trace = work.remote.scrubber.trace(error)
+            log.error("operation %s: %s: %s", item.id, item.action, trace)
             return work.broken(error)
 
     # --- for the work in hand ---

@@ -7,6 +7,7 @@ import base64
 import html
 import json
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
@@ -145,6 +146,14 @@ class Scrubber:
         text = _BEARER.sub(lambda m: f"{m[1]} {MASK}", text)
         text = _PAIR.sub(lambda m: f"{m[1]}{m[2] or ''}{MASK}{m[2] or ''}", text)
         return clean(text, longest)
+
+    def masked(self, text: str) -> str:
+        """`text` without the connection's own secrets; what only reads like one is left alone."""
+        return text if self._secrets is None else self._secrets.sub(MASK, text)
+
+    def trace(self, error: BaseException) -> str:
+        """An exception with its traceback, for a log."""
+        return self.text("".join(traceback.format_exception(error)), 8000)
 
     def value(self, value: Any, depth: int = 6) -> Any:
         """A JSON value with secrets masked, by name and by content, and long texts cut.

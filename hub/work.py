@@ -252,8 +252,9 @@ class Work:
         except CallFailed as failed:
             # Whatever the connector says of it: the write was answered, so it had left.
             return Unanswered(sentence(failed.text), kind=failed.kind)
-        except Exception as error:
-            log.exception("operation %s: reading the answer", self.item.id)
+        except Exception as error:  # noqa: BLE001 - an integration's bug ends as evidence
+            trace = self.remote.scrubber.trace(error)
+            log.error("operation %s: reading the answer: %s", self.item.id, trace)
             return Unanswered(f"The answer could not be read: {type(error).__name__}.")
         steps.close()
         return Unanswered("The connector asked for another call after its write; it was not made.")
@@ -584,7 +585,7 @@ class Work:
                 item.purpose,
                 left=("maybe" if self._begun else "no") if self._marked else "",
                 duration_ms=int(took * 1000) if took else None,
-                remote_request_id=_request_id(answer),
+                remote_request_id=_request_id(answer, self.remote.scrubber),
                 seen=_kept(seen, self.remote) if verdict.state is not State.CONFIRMED else "",
             ),
             last_byte=0.0 if unknown else None,
@@ -652,30 +653,60 @@ LONGEST_ID, LONGEST_VERSION = 255, 100
 def _fit(seen: Any, scrubber: Scrubber) -> Any:
     """What was seen, as it may be stored on either database: one would refuse what the other keeps.
 
-    An id that does not fit is none: half of it would name something else. Words lose secrets here,
-    whoever wrote them.
+    An id that does not fit, or that holds a secret of ours, is none: half of it would name
+    something else. Words lose secrets here, whoever wrote them.
     """
+
+    def name(value: Any, longest: int = LONGEST_ID) -> str:
+        text = str(value) if isinstance(value, (str, int)) else ""
+        return text if scrubber.masked(clean(text, longest)) == text else ""
+
+    def values(value: Any) -> Any:
+        match value:
+            case str():
+                return scrubber.masked(clean(value, len(value) + 1))
+            case Mapping():
+                return {values(str(key)): values(inner) for key, inner in value.items()}
+            case list() | tuple():
+                return [values(inner) for inner in value]
+            case _:
+                return value
+
+    def candidate(one: Candidate) -> Candidate:
+        named = name(one.remote_ref)
+        return replace(
+            one,
+            # A person may recognise it all the same; confirming by it is out of the question.
+            remote_ref=named or scrubber.text(str(one.remote_ref), LONGEST_ID),
+            matches=one.matches and bool(named),
+            reference=scrubber.masked(one.reference),
+            version=scrubber.masked(one.version),
+            remote_version=name(one.remote_version, LONGEST_VERSION),
+            values=values(one.values),
+            fields=values(one.fields),
+        )
+
     match seen:
         case Done():
             return replace(
                 seen,
-                remote_ref=_name(seen.remote_ref, LONGEST_ID),
-                remote_version=_name(seen.remote_version, LONGEST_VERSION),
-                values=_clean(seen.values),
+                remote_ref=name(seen.remote_ref),
+                remote_version=name(seen.remote_version, LONGEST_VERSION),
+                values=values(seen.values),
                 note=scrubber.text(seen.note) if seen.note else "",
             )
         case Accepted():
-            return replace(seen, reference=_name(seen.reference, LONGEST_ID))
+            return replace(seen, reference=name(seen.reference))
         case Progress():
             return replace(
                 seen,
-                remote_ref=_name(seen.remote_ref, LONGEST_ID),
-                remote_version=_name(seen.remote_version, LONGEST_VERSION),
-                values=_clean(seen.values),
+                remote_ref=name(seen.remote_ref),
+                remote_version=name(seen.remote_version, LONGEST_VERSION),
+                values=values(seen.values),
                 text=scrubber.text(seen.text),
             )
         case Looked():
-            found = tuple(_fit_candidate(one) for one in seen.candidates)
+            found = tuple(candidate(one) for one in seen.candidates)
             return replace(seen, candidates=found, text=scrubber.text(seen.text))
         case Refused():
             return replace(seen, text=scrubber.text(seen.text), code=scrubber.text(seen.code, 60))
@@ -685,42 +716,11 @@ def _fit(seen: Any, scrubber: Scrubber) -> Any:
             return seen
 
 
-def _fit_candidate(one: Candidate) -> Candidate:
-    named = _name(one.remote_ref, LONGEST_ID)
-    return replace(
-        one,
-        # A person may recognise it all the same; confirming by it is out of the question.
-        remote_ref=named or clean(str(one.remote_ref), LONGEST_ID),
-        matches=one.matches and bool(named),
-        remote_version=_name(one.remote_version, LONGEST_VERSION),
-        values=_clean(one.values),
-        fields=_clean(one.fields),
-    )
-
-
-def _name(value: Any, longest: int) -> str:
-    """`value` where it can be stored as it is, else ""."""
-    text = str(value) if isinstance(value, (str, int)) else ""
-    return text if clean(text, longest) == text else ""
-
-
-def _clean(value: Any) -> Any:
-    """A JSON value without characters that a database refuses."""
-    match value:
-        case str():
-            return clean(value, len(value) + 1)
-        case Mapping():
-            return {clean(str(name), LONGEST_ID): _clean(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_clean(inner) for inner in value]
-        case _:
-            return value
-
-
-def _request_id(answer: Answer | None) -> str:
+def _request_id(answer: Answer | None, scrubber: Scrubber) -> str:
     if answer is None:
         return ""
-    return clean(answer.header("x-request-id") or answer.header("x-bitrix-request-id") or "", 120)
+    named = answer.header("x-request-id") or answer.header("x-bitrix-request-id")
+    return scrubber.text(named, 120) if named else ""
 
 
 def _kept(seen: Any, remote: Remote) -> str:
