@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +22,7 @@ from tests.weaknesses.planted import BY_ID, SQLITE, WEAKNESSES, Weakness
 from tests.weaknesses.plug import with_site
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICKEST = ("W7", "W14", "W26")
+QUICKEST = ("W7", "W8", "W24")
 
 
 def _numbers(text: str) -> set[str]:
@@ -147,9 +148,9 @@ def test_the_quickest_are_caught() -> None:
     try:
         sound = control(bench, wanted)
         assert set(sound.values()) == {""}, sound
-        for one in wanted:
-            seen = try_one(bench, one, sound)
-            assert not seen.survived, (one.id, seen.trouble)
-            assert set(seen.caught) == set(one.caught_by)
+        with ThreadPoolExecutor(2) as pool:
+            for seen in pool.map(lambda one: try_one(bench, one, sound), wanted):
+                assert not seen.survived, (seen.weakness.id, seen.trouble)
+                assert set(seen.caught) == set(seen.weakness.caught_by)
     finally:
         bench.end()

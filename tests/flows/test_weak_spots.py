@@ -15,9 +15,10 @@ import pytest
 from django.db import connection as database
 from django.utils import timezone
 
-from hub import review
+from hub import gate, review
 from hub.delivery import Drain
 from hub.models import Operation
+from hub.models.gate import PauseKind
 from hub.sql import database_now, is_postgres
 from hub.sweep import Sweeper
 from tests.harness.crashing import Crash, Fuse
@@ -97,7 +98,12 @@ def test_an_error_that_comes_late_does_not_reopen_what_another_has_sent(
     done = world.submit(crm, "c.create", "1", 1, FIELDS)
     first = Held("send.connected")
     there.order("slow", "POST", seconds=0.4)
-    second = threading.Thread(target=lambda: (world.drain(), database.close()))
+
+    def work() -> None:
+        world.drain()
+        database.close()
+
+    second = threading.Thread(target=work)
 
     def lapsed() -> bool:
         Sweeper(world.tuning).sweep({}, database_now)
@@ -108,7 +114,7 @@ def test_an_error_that_comes_late_does_not_reopen_what_another_has_sent(
     def out() -> bool:
         nonlocal second
         if not second.is_alive() and not there.writes("acme"):
-            second = threading.Thread(target=lambda: (world.drain(), database.close()))
+            second = threading.Thread(target=work)
             second.start()
         return bool(there.writes("acme")) and world.state(done) == "sent"
 
@@ -158,6 +164,37 @@ def test_a_repeat_that_is_refused_proves_nothing(world: World, there: FakeRemote
     assert len(there.effects("acme")) == 1
 
 
+def test_a_repeat_whose_key_has_died_is_not_claimed(world: World, there: FakeRemote) -> None:
+    """F52, W27: due again only after its key may have been forgotten, and no sweep came between."""
+    crm = world.connect(there, numbers={**NUMBERS, "key_ttl": 2.0})
+    there.order("drop", "POST", when="after")
+    done = world.submit(crm, "a.create", "1", 1, FIELDS)
+    waits = threading.Event()
+
+    def halt(name: str) -> None:
+        if name == "settle.committed" and not waits.is_set():
+            gate.pause(crm.pk, PauseKind.PERSON, "until the key is dead", by="test")
+            waits.set()
+
+    drain = Drain(tuning=small_tuning(**QUICK, sweep_every=600.0), budget=20.0, steps=halt)
+    worker = threading.Thread(target=drain.run)
+    worker.start()
+    assert waits.wait(10)
+    assert world.state(done) == "retry", world.story(done)
+    dead = world.operation(done).repeat_until
+    assert dead is not None
+    world.wait_for(lambda: database_now() > dead, saying="the end of the key")
+    gate.resume(crm.pk)
+    marker = world.submit(crm, "a.note", "2", 1, FIELDS)
+    world.wait_for(lambda: world.state(marker) == "confirmed", saying="what came later")
+    drain.stop()
+    worker.join(20)
+    assert len(there.writes("acme")) == 2
+    world.settle()
+    row = world.operation(done)
+    assert (row.state, row.reason_code) == ("review", "key_used_up"), world.story(done)
+
+
 def test_attempts_used_up_in_doubt_need_a_person(world: World, there: FakeRemote) -> None:
     """F34, I4, W22: it did happen; that every answer was lost makes it no failure."""
     world.tuning = small_tuning(**QUICK, max_attempts=2)
@@ -194,19 +231,23 @@ def test_a_create_after_one_withdrawn_in_doubt(world: World, there: FakeRemote) 
 
 
 def test_a_late_copy_does_not_overwrite_the_next_version(world: World, there: FakeRemote) -> None:
-    """F89, W15: version 2 is repeated and confirmed while its first copy is under way; version 3
-    waits until that copy can no longer arrive.
+    """F89, W15: version 2 is withdrawn in doubt while its copy is under way; version 3 waits until
+    that copy can no longer arrive.
     """
     crm = world.connect(there, numbers={**NUMBERS, "max_exec": 1.2})
-    world.submit(crm, "bp.create", "1", 1, FIELDS)
+    world.submit(crm, "d.create", "1", 1, FIELDS)
     world.settle()
     there.order("late", "PUT", seconds=0.9)
-    second = world.submit(crm, "bp.update", "1", 2, {"name": "Eve"})
-    world.wait_for(
-        lambda: (world.drain(budget=0.3), world.state(second) == "confirmed")[1],
-        saying="the repeat",
-    )
-    third = world.submit(crm, "bp.update", "1", 3, {"name": "Mia"})
+    second = world.submit(crm, "d.update", "1", 2, {"name": "Eve"})
+    world.drain()
+    row = world.operation(second)
+    assert (row.state, row.maybe_executed) == ("review", True)
+    third = world.submit(crm, "d.update", "1", 3, {"name": "Mia"})
+    told = review.act(
+        row.pk, "discard", by="ann", reason="a newer one follows",
+        seen_state=row.state, seen_token=row.lease_token,
+    )  # fmt: skip
+    assert told.done
     world.settle()
     assert world.state(third) == "confirmed", world.story(third)
     assert [one.fields["name"] for one in there.things("acme").values()] == ["Mia"]
@@ -225,6 +266,20 @@ def test_a_write_that_is_redirected_goes_nowhere(world: World, there: FakeRemote
     world.settle()
     assert world.state(done) == "failed", world.story(done)
     assert other.log == []
+
+
+def test_an_answer_that_drips_does_not_outlast_its_lease(world: World, there: FakeRemote) -> None:
+    """F37, W14: each byte comes soon enough for any read time-out; the attempt ends for all that."""
+    crm = world.connect(there, numbers=NUMBERS)
+    there.order("drip", "POST", seconds=0.02)
+    done = world.submit(crm, "c.create", "1", 1, FIELDS)
+    world.settle()
+    assert world.state(done) == "confirmed", world.story(done)
+    first = world.operation(done).attempt_set.order_by("token")[0]
+    assert first.outcome == "U", world.story(done)
+    assert first.duration_ms is not None
+    assert first.duration_ms < 1000 * world.tuning.lease(NUMBERS["max_send"])
+    assert len(there.effects("acme")) == 1
 
 
 def test_no_transaction_is_open_while_a_call_is_out(world: World) -> None:

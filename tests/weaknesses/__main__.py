@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -102,8 +102,7 @@ class Bench:
                     with self._lock:
                         self._running.discard(process)
             if code not in (0, 1) or not report.exists():
-                tail = said.read_text(errors="replace")[-1500:]
-                raise DidNotRun(f"pytest ended with code {code}:\n{tail}")
+                raise DidNotRun(_why(code, said.read_text(errors="replace")))
             found: Phases = json.loads(report.read_text())
             return found
         finally:
@@ -121,6 +120,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(20)
+
+
+def _why(code: int, said: str) -> str:
+    """Why a run came to nothing, from its code and its words."""
+    void = [line for line in said.splitlines() if "Void: " in line]
+    if void:
+        return f"the weakness could not be planted: {void[-1].partition('Void: ')[2]}"
+    return f"pytest ended with code {code}:\n{said[-1500:]}"
 
 
 def _belongs(test: str, node: str) -> bool:
@@ -207,6 +214,17 @@ def try_one(bench: Bench, weakness: Weakness, sound: dict[tuple[str, str], str])
     return seen
 
 
+@contextlib.contextmanager
+def _given_up(pool: ThreadPoolExecutor, bench: Bench) -> Iterator[None]:
+    """Whoever interrupts need not wait for what is still to run."""
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        bench.end()
+        raise
+
+
 def model_says(weakness_id: str) -> str:
     """What breaks in the model's shortest story of it; "-" when it does not live there."""
     from tests.model import weaknesses as model
@@ -225,13 +243,14 @@ def table(found: Sequence[Seen]) -> str:
     """Everything that was seen, one weakness after the other."""
     lines = []
     for seen in found:
-        model = f"model: {seen.model}" if seen.model != "-" else ""
-        lines.append(f"{seen.weakness.id:<4} {seen.weakness.wrong}")
+        verdict = "SURVIVED" if seen.survived else "caught"
+        lines.append(
+            f"{seen.weakness.id:<4} {verdict:<9}{seen.seconds:>6.1f} s  model: {seen.model:<16} "
+            f"{seen.weakness.wrong}"
+        )
         for node, databases in seen.caught.items():
-            lines.append(f"       caught by {node}  ({databases})")
-        if seen.survived:
-            lines += [f"       {'SURVIVED'}: {text}" for text in seen.trouble]
-        lines.append(f"       {seen.seconds:.1f} s" + (f", {model}" if model else ""))
+            lines.append(f"       by {node}  ({databases})")
+        lines += [f"       SURVIVED: {text}" for text in seen.trouble]
     return "\n".join(lines)
 
 
@@ -260,7 +279,7 @@ def main(given: Sequence[str] | None = None) -> int:
         ]
         print("\n".join([f"sound after {time.monotonic() - began:.0f} s", *useless]), flush=True)
         found: dict[str, Seen] = {}
-        with ThreadPoolExecutor(options.side_by_side) as pool:
+        with ThreadPoolExecutor(options.side_by_side) as pool, _given_up(pool, bench):
             jobs = [pool.submit(try_one, bench, one, sound) for one in wanted]
             for number, job in enumerate(as_completed(jobs), 1):
                 seen = job.result()

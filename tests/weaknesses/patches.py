@@ -83,10 +83,10 @@ class Source:
         )  # fmt: skip
         space = dict(vars(module))
         exec(code, space)  # the product's own source, with one piece replaced
-        changed = space[function.__name__].__code__
+        changed: CodeType = space[function.__name__].__code__
         if changed.co_freevars != function.__code__.co_freevars:
             raise Void(f"{where} cannot be changed: it closes over other names now")
-        return changed  # type: ignore[no-any-return]
+        return changed
 
 
 @dataclass(frozen=True)

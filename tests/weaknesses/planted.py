@@ -256,17 +256,21 @@ WEAKNESSES = (
         (
             "tests/hub/test_http.py::test_a_dripping_head_ends_at_the_deadline",
             "tests/hub/test_http.py::test_a_dripping_body_is_a_lost_body",
+            "tests/flows/test_weak_spots.py"
+            "::test_an_answer_that_drips_does_not_outlast_its_lease",
         ),
     ),
     Weakness(
         "W15",
-        "the next version is sent without a hold",
+        "the next version passes the former, and waits for no late copy of it",
         (
+            Text("hub.claims", "_BLOCKER", "((b.version, b.id) < (o.version, o.id)", "(false"),
             Text("hub.claims", "_HELD", "h.hold_until IS NOT NULL", "false"),
             Text("hub.moves", "_MARK_POSTGRES", "h.hold_until IS NOT NULL", "false"),
             Text("hub.moves", "_MARK_SQLITE", "h.hold_until IS NOT NULL", "false"),
         ),
         (
+            "tests/hub/test_claims.py::test_who_may_pass_a_lower_version",
             "tests/hub/test_claims.py::test_a_hold_keeps_the_next_back_until_it_ends",
             "tests/hub/test_moves.py::test_no_marker_under_a_hold",
             "tests/flows/test_weak_spots.py::test_a_late_copy_does_not_overwrite_the_next_version",
@@ -426,8 +430,12 @@ WEAKNESSES = (
                 "(o.state = 'retry' AND (o.repeat_until IS NULL OR o.repeat_until > {now}))",
                 "(o.state = 'retry')",
             ),
+            Source("hub.work", "Work._unfit", "if self._key_dies_under_way():", "if False:"),
         ),
-        ("tests/hub/test_claims.py::test_what_is_not_claimed",),
+        (
+            "tests/hub/test_claims.py::test_what_is_not_claimed",
+            "tests/flows/test_weak_spots.py::test_a_repeat_whose_key_has_died_is_not_claimed",
+        ),
         BOTH,
     ),
     Weakness(

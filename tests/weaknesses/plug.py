@@ -28,7 +28,7 @@ def with_site(environment: dict[str, str]) -> dict[str, str]:
     return environment | {"PYTHONPATH": os.pathsep.join(part for part in there if part)}
 
 
-class _Weakened(subprocess.Popen):  # type: ignore[type-arg]
+class _Weakened(subprocess.Popen):
     """Every process a test starts has the weakness: its own environment would leave it out."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
