@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hub.models import Connection, Dependency, Mapping, Operation
 from hub.models.gate import PauseKind
 from hub.outbox import Submitted
 from hub.sql import database_now
+from tests.harness.invariants import broken
 from tests.harness.remote import FakeRemote
 from tests.harness.world import World, small_tuning
 
@@ -133,24 +136,60 @@ def test_the_next_version_waits_for_an_unknown_one(
     assert _shown(there) == [2]
 
 
-def test_a_late_copy_meets_the_hold(world: World, there: FakeRemote, crm: Connection) -> None:
-    """F89, W15: the first copy of version 2 is carried out after its repeat was confirmed; version
-    3 has waited for it.
+def _late_copy(world: World, there: FakeRemote) -> tuple[Submitted, Submitted]:
+    """Version 2 is carried out, its answer is lost, a look confirms it; and a second copy of the
+    same request, made by the network, arrives behind version 3, or just before `max_exec` is over.
     """
+    crm = world.connect(there, numbers={**NUMBERS, "max_exec": 1.5})
+    world.allow("I10", "the network made a second copy of a request (F43)")
     _created(world, crm)
-    there.order("late", "PUT", seconds=0.35)
+    there.order("drop", "PUT", when="after")
+
+    def copy() -> None:
+        first = world.wait_for(
+            lambda: [one for one in there.log if one.method == "PUT"], saying="the request"
+        )[0]
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end and 3 not in _written_versions(there):
+            time.sleep(0.01)
+        time.sleep(0.05)
+        line = http.client.HTTPConnection("127.0.0.1", there.port, timeout=5)
+        line.request("PUT", "/".join(["", "acme", *first.parts]), first.body)
+        assert line.getresponse().status == 200
+        line.close()
+
+    network = threading.Thread(target=copy)
+    network.start()
     second = world.submit(crm, "bp.update", "1", 2, {"n": 2})
     world.wait_for(
-        lambda: (world.drain(), world.operation(second).hold_until)[1], saying="the unknown outcome"
+        lambda: (world.drain(), world.operation(second).first_sent_at)[1], saying="the first copy"
     )
     third = world.submit(crm, "bp.update", "1", 3, {"n": 3})
     world.settle()
+    network.join(10)
+    return second, third
+
+
+def test_a_late_copy_meets_the_hold(world: World, there: FakeRemote) -> None:
+    """F89: version 3 has waited until it could no longer come."""
+    second, third = _late_copy(world, there)
     held, passed = world.operation(second), world.operation(third)
     assert (held.state, passed.state) == ("confirmed", "confirmed")
     assert passed.first_sent_at is not None
     assert held.hold_until is not None
     assert passed.first_sent_at >= held.hold_until
     assert _shown(there) == [3]
+
+
+def test_without_the_hold_a_late_copy_overwrites(
+    world: World, there: FakeRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W15: the check above can see; without the hold the old version comes back."""
+    monkeypatch.setattr("hub.policy.hold_for", lambda action, limits: None)
+    _late_copy(world, there)
+    assert "I8" in broken(world)
+    for name in ("I8", "I3", "I1", "I4"):
+        world.allow(name, "the hold was taken out")
 
 
 def test_a_late_copy_under_a_condition_is_refused(
