@@ -269,7 +269,7 @@ def test_a_write_that_is_redirected_goes_nowhere(world: World, there: FakeRemote
 
 
 def test_an_answer_that_drips_does_not_outlast_its_lease(world: World, there: FakeRemote) -> None:
-    """F37, W14: each byte comes soon enough for any read time-out; the attempt ends for all that."""
+    """F37, W14: each byte comes soon enough for a time-out per read; the attempt ends."""
     crm = world.connect(there, numbers=NUMBERS)
     there.order("drip", "POST", seconds=0.02)
     done = world.submit(crm, "c.create", "1", 1, FIELDS)

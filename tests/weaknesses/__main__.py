@@ -74,8 +74,13 @@ class Bench:
             number = self._number
         home = Path(tempfile.mkdtemp(prefix="hub-weakness-"))
         report, said = home / "outcomes.json", home / "said"
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HUB_TEST_")}
-        environment.pop("DATABASE_URL", None)
+        # Of a run of pytest around this one nothing may shine through, least of all its database.
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HUB_", "PYTEST_"))
+            and name not in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE")
+        }
         environment |= {"HUB_TEST_HOME": str(home), "HUB_TEST_WEAKNESS_REPORT": str(report)}
         if weakness:
             environment[VARIABLE] = weakness
