@@ -226,7 +226,7 @@ class Desk:
     def _open(self) -> None:
         connection.ensure_connection()
         self._prepare_connection()
-        mine = Installation.objects.get_or_create(pk=1)[0]
+        mine = Installation.current()
         self._identity = Claim(self.worker, mine.epoch, mine.token_base)
         self._mark = mine.mark
 

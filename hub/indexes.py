@@ -30,7 +30,6 @@ UNFINISHED = ~Q(state__in=[Literal(state) for state in CLOSED]) & Q(state__in=_O
 
 
 TO_LOOK_AT = Q(state__in=[Literal("uncertain"), Literal("accepted")])
-DOUBT_LEFT = Q(state=Literal("discarded"), maybe_executed=True, yields_ref=True)
 
 
 def unfinished(state: str = "") -> QuerySet[Any]:

@@ -557,7 +557,7 @@ def _read_candidate(row: Operation, remote_ref: str, wire: Callable[[], Wire]) -
             _("Object %(ref)s is already tied to %(type)s %(id)s. Nothing was changed.")
             % {"ref": remote_ref, "type": taken.object_type, "id": taken.source_id}
         )
-    mark = Installation.objects.values_list("mark", flat=True).get(pk=1)
+    mark = Installation.current().mark
     try:
         ready = remote.make(row.connection, mark=mark)
         found = asyncio.run(_read(ready, row, remote_ref, wire))
@@ -605,7 +605,7 @@ async def _read(
 def _scrubber(row: Operation) -> Scrubber:
     """The scrubber of the operation's connection; a plain one when its credentials do not open."""
     try:
-        mark = Installation.objects.values_list("mark", flat=True).get(pk=1)
+        mark = Installation.current().mark
         return remote.make(row.connection, mark=mark).scrubber
     except (UnknownIntegration, CannotOpen):
         return Scrubber()

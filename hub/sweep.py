@@ -17,7 +17,7 @@ from django.db import IntegrityError, transaction
 from hub import cases, gate, moves, remote
 from hub.contract import Kind, Lapsed, SafetyClass, Write
 from hub.http import boottime
-from hub.indexes import DOUBT_LEFT, UNFINISHED, Literal
+from hub.indexes import UNFINISHED, Literal
 from hub.models import Gate, Installation, Operation
 from hub.models.gate import Breaker
 from hub.moves import Settlement, Subject
@@ -25,7 +25,7 @@ from hub.policy import Advice, Facts, Verdict, decide, inherit
 from hub.redaction import Scrubber
 from hub.registry import UnknownAction, UnknownIntegration
 from hub.remote import Remote
-from hub.sql import database_now, is_postgres
+from hub.sql import database_now, is_postgres, rows
 from hub.states import Actor, Purpose, State
 from hub.tuning import Tuning
 
@@ -88,6 +88,16 @@ def facts_of(row: Operation, action: Write, now: datetime, opened: datetime | No
         restored=row.restored,
         inherited=row.maybe_executed and row.first_sent_at is None and not row.restored,
     )
+
+
+# From the doubts that are left, which are few, to the creates that wait behind them.
+_WAITING_IN_DOUBT = """
+SELECT DISTINCT d.connection_id, d.stream FROM hub_operation d
+JOIN hub_operation o ON o.connection_id = d.connection_id AND o.stream = d.stream
+  AND NOT (o.state IN ('confirmed', 'discarded'))
+  AND o.state = 'pending' AND o.yields_ref AND NOT o.doubt_lifted
+WHERE d.state = 'discarded' AND d.maybe_executed AND d.yields_ref LIMIT 1000
+"""
 
 
 class Sweeper:
@@ -213,10 +223,9 @@ class Sweeper:
         """Creates of a stream whose earlier create may have happened: they start in doubt (row 22,
         §12).
         """
-        left = Operation.objects.filter(DOUBT_LEFT).values("connection_id", "stream")
         planned = []
-        for one in left.distinct()[:BATCH]:
-            row = self._first_in_line(one["connection_id"], one["stream"])
+        for connection_id, stream in rows(_WAITING_IN_DOUBT):
+            row = self._first_in_line(connection_id, stream)
             if (
                 row is None
                 or row.state != State.PENDING.value
@@ -262,7 +271,7 @@ class Sweeper:
         """After a restore: markers may have been forgotten, so what is unfinished goes as U, one
         per stream (§17).
         """
-        mine = Installation.objects.get(pk=1)
+        mine = Installation.current()
         if mine.restored_at is None:
             return 0, False
         older = (

@@ -110,7 +110,7 @@ def ready_remotes() -> dict[int, Remote]:
     """The connections in use, ready; one that cannot be made ready is left out and named in the
     log.
     """
-    mark = Installation.objects.get_or_create(pk=1)[0].mark
+    mark = Installation.current().mark
     found: dict[int, Remote] = {}
     rows = Connection.objects.select_related("tenant", "gate").filter(
         retired_at__isnull=True, gate__isnull=False

@@ -154,6 +154,8 @@ class Work:
         self._step("prepare.guarded")
         if self._drain.stopping:
             return self.give_back()
+        if self._key_dies_under_way():
+            return self.give_back("key_used_up", "Its key may be forgotten before it arrives.")
         wanted = Mark(
             item.id,
             item.token,

@@ -104,6 +104,7 @@ class Supervisor:
         self._epoch = 0
         self._cluster: subprocess.Popen[bytes] | None = None
         self._started = 0.0
+        self._last_beat = 0.0
 
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT; 0 after a polite stop, 1 when the installation refuses
@@ -133,7 +134,7 @@ class Supervisor:
             {**self._environment, MARKER: marker()},
             folder=Path(settings.BASE_DIR),
         )
-        self._started = time.monotonic()
+        self._started = self._last_beat = time.monotonic()
         self._say(f"cluster {self._cluster.pid} started")
         self._with_database(bell.start_drain)
 
@@ -182,7 +183,11 @@ class Supervisor:
         )
         if found.why:
             return found.why
-        silent = since if found.beat is None else min(found.beat, since)
+        now = time.monotonic()
+        if found.beat is not None:
+            self._last_beat = max(self._last_beat, now - found.beat)
+        # A drain takes its heartbeat away when it ends: between two there is none to be seen.
+        silent = min(since, now - self._last_beat)
         if silent > self._ages.due + self._ages.beat:
             # A drain is always resident, so this long a silence means that none can be, due work or
             # not.
@@ -292,7 +297,7 @@ def prepare() -> None:
     Raises `ImproperlyConfigured` for times that do not nest.
     """
     tasks.refuse_wrong_times()
-    Installation.objects.get_or_create(pk=1)
+    Installation.current()
     tasks.ensure_schedule()
     health.ensure_probe()
     connection.close()

@@ -178,7 +178,7 @@ def run_test(connection: Connection) -> Tested:
     green; but not when the test was cut off: a remote that is down for an hour would otherwise send
     every lost answer of that hour to a person.
     """
-    mark = Installation.objects.values_list("mark", flat=True).filter(pk=1).first() or "hub"
+    mark = Installation.current().mark
     try:
         ready = remote.make(connection, mark=mark)
     except (registry.UnknownIntegration, CannotOpen) as error:
