@@ -150,8 +150,8 @@ class Bench:
                 {"finished": few, "alone": 8_000},
             ),
             "G8_stream": (
-                {"finished": few, "streamed": long, "later": 8_000},
-                {"finished": few, "alone": long, "later": 8_000},
+                {"finished": few, "streamed": long, "later": 12_000},
+                {"finished": few, "alone": long, "later": 12_000},
             ),
         }
         for goal, pair in pairs.items():
