@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hub import gate
+from hub.contract import Write
 from hub.models import Candidate, Connection, Gate, Operation, ReviewCase
 from hub.models.gate import PauseKind
 from hub.outbox import Submitted
@@ -154,8 +155,7 @@ def test_the_forms_of_retry_after(world: World) -> None:
             headers={"retry-after": value},
         )  # fmt: skip
     began = database_now()
-    settled = []
-    world.drain(budget=0.8, steps=settled.append)
+    world.drain(budget=0.8)
     ended = database_now()
     for text, (connection, one) in done.items():
         least, most = WAITS[text]
@@ -294,7 +294,9 @@ def test_a_remote_that_ignores_keys(world: World) -> None:
 
 def test_two_copies_never_run_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """F54, F41: the key is not atomic there: the repeat waits until the first copy cannot run."""
-    loose = replace(TestRemoteConnector.actions["a.note"], key_atomic=False)
+    strict = TestRemoteConnector.actions["a.note"]
+    assert isinstance(strict, Write)
+    loose = replace(strict, key_atomic=False)
     monkeypatch.setattr(
         TestRemoteConnector, "actions", {**TestRemoteConnector.actions, "a.note": loose}
     )

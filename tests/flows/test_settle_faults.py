@@ -59,10 +59,10 @@ class Cut:
     def __call__(self, name: str) -> None:
         self.seen.append(name)
         if name == self.step and self.cuts < self.times:
-            database._commit = self._commit  # type: ignore[method-assign]
+            database._commit = self._commit  # type: ignore[attr-defined]
 
     def _commit(self) -> None:
-        del database._commit  # the class's own is back in force
+        del database._commit  # type: ignore[attr-defined]  # the class's own is in force again
         self.cuts += 1
         assert database.connection is not None
         if self.held:
