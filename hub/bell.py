@@ -18,8 +18,9 @@ DRAIN = "hub.tasks.drain"
 
 
 def ring_on_commit() -> None:
-    """Ring when the current transaction has committed; at once when there is none."""
-    transaction.on_commit(ring)
+    """Ring once when the current transaction has committed; at once when there is none."""
+    if not any(waiting[1] is ring for waiting in connection.run_on_commit):
+        transaction.on_commit(ring)
 
 
 def ring() -> None:
