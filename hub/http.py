@@ -62,6 +62,8 @@ _TOKEN = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[!-~]([ \t!-~]*[!-~])?|")
 _BODIES = frozenset({"POST", "PUT", "PATCH"})
 _LONGEST_WAIT = 86400.0
+_MOST_MEMBERS = 32
+"""Of a body in gzip: each costs a copy of all that follows it, and the event loop waits."""
 
 
 def boottime() -> float:
@@ -600,7 +602,9 @@ def _decoded(coding: str, body: bytes, most: int) -> tuple[bytes, bool]:
         bits = -zlib.MAX_WBITS  # some servers send deflate without its zlib wrapping
     parts: list[bytes] = []
     left = most
-    while body:
+    for _ in range(_MOST_MEMBERS):
+        if not body:
+            break
         decoder = zlib.decompressobj(bits)
         try:
             part = decoder.decompress(body, left + 1)
@@ -611,7 +615,7 @@ def _decoded(coding: str, body: bytes, most: int) -> tuple[bytes, bool]:
             return b"".join(parts), False
         left -= len(part)
         body = decoder.unused_data
-    return b"".join(parts), True
+    return b"".join(parts), not body
 
 
 # --- the rim -------------------------------------------------------------------------------------

@@ -25,13 +25,15 @@ _HEADER = re.compile(
         |\b(?:set-)?cookie\b["']?\s*:\s*["']?) [^\r\n"'}<]{4,}"""
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9._~+/=-]{6,}")
+# No expression here may begin with something that can match over and over: what is searched comes
+# from remotes, and one that takes the square of a text's length stops the whole drain.
 _PAIR = re.compile(
     r"""(?ix)
-    (["']?\b[\w-]*(?:pass(?:word|wd)?|secret|token|auth|api[-_]?key)\b["']?(?:\]|%5D)?\s*[:=]\s*)
+    ((?:pass(?:word|wd)?|secret|token|auth|api[-_]?key)\b["']?(?:\]|%5D)?\s*[:=]\s*)
     (?:(["'])((?:(?!\2)[^\r\n\\]|\\.){4,})\2|([^\s"',;&}<]{4,}))
     """
 )
-_LOGIN = re.compile(r"\b([a-z][a-z0-9+.-]*://)[^\s/@:\"'<>]*:[^\s/@\"'<>]+@", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=[a-z0-9+.-])://[^\s/@:\"'<>]*:[^\s/@\"'<>]+@", re.IGNORECASE)
 _UNKEPT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _ALPHABET_62 = {"+": r"(?:\+|-|%2B)", "/": r"(?:\\?/|_|%2F)"}
 
@@ -76,7 +78,7 @@ def _spelled(character: str) -> str:
     """One character: plain, percent-encoded (also twice), escaped as in JSON or HTML."""
     raw = character.encode(errors="surrogatepass")
     units = character.encode("utf-16-be", errors="surrogatepass").hex()
-    escaped = "".join(rf"\\+u(?i:{units[i : i + 4]})" for i in range(0, len(units), 4))
+    escaped = "".join(rf"\\{{1,16}}u(?i:{units[i : i + 4]})" for i in range(0, len(units), 4))
     forms = [
         re.escape(character),
         "".join(f"%(?:25)*(?i:{byte:02x})" for byte in raw),
@@ -91,9 +93,9 @@ def _spelled(character: str) -> str:
         case " ":
             forms.append(r"\+")
         case "/":
-            forms.append(r"\\+/")
+            forms.append(r"\\{1,16}/")
         case '"' | "\\" | "'":
-            forms.append(r"\\+" + re.escape(character))
+            forms.append(r"\\{1,16}" + re.escape(character))
     return f"(?:{'|'.join(forms)})"
 
 
@@ -133,14 +135,21 @@ class Scrubber:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         parts = sorted({part for s in secrets for part in _parts(s)}, key=len, reverse=True)
         found = [pattern for part in parts for pattern in _patterns(part)]
+        self._reach = max([300, *(12 * len(part) for part in parts)])
         self._secrets = re.compile("|".join(found)) if found else None
 
     def text(self, text: str, longest: int = LONGEST) -> str:
         """`text` with every secret masked and cut to `longest` characters."""
-        # Masked before it is cut: half a secret at the cut would no longer be recognised.
+        # Masked before it is cut: half a secret at the cut would no longer be recognised. Of a very
+        # long text only the beginning is looked at, and its end, where half a secret may stand, is
+        # left out.
+        searched = 4 * longest + self._reach
+        if len(text) > searched:
+            masked = self.text(text[:searched], searched)[: -self._reach]
+            return clean(masked + "…", longest)
         if self._secrets is not None:
             text = self._secrets.sub(MASK, text)
-        text = _LOGIN.sub(lambda m: f"{m[1]}{MASK}@", text)
+        text = _LOGIN.sub(f"://{MASK}@", text)
         # Headers before pairs, or the pair takes the scheme for the value and leaves the token.
         text = _HEADER.sub(lambda m: f"{m[1]}{MASK}", text)
         text = _BEARER.sub(lambda m: f"{m[1]} {MASK}", text)

@@ -138,12 +138,18 @@ def text_of(answer: Answer) -> str:
     words = body.get("error_description") or (
         error.get("message") if isinstance(error, dict) else ""
     )
-    told = " ".join(_TAG.sub(" ", str(words or "")).split())
+    # Cut first: looking for tags in megabytes of "<" would hold up the event loop.
+    told = " ".join(_TAG.sub(" ", _cut(str(words or ""), 20 * MAX_TEXT)).split())
     parts = [part for part in (code, told) if part]
     text = ": ".join(parts) or f"HTTP {answer.status} without a reason"
     hint = HINTS.get(code.casefold())
-    text = text[:MAX_TEXT]
+    text = _cut(text, MAX_TEXT)
     return f"{text} ({hint})" if hint else text
+
+
+def _cut(text: str, most: int) -> str:
+    """The first whole words: half a word may be half a secret, which nobody recognises later."""
+    return text if len(text) <= most else text[: most + 1].rpartition(" ")[0]
 
 
 def _text_code(error: Any) -> str:
