@@ -13,7 +13,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from hub import gate
-from hub.admin.base import TenantFilter
+from hub.admin.base import AskedByFilters, TenantFilter
 from hub.admin.connection_form import FIXED, PLAIN, Plan, form_class, plan_for
 from hub.models import Connection
 from hub.panel import connection as pages
@@ -22,7 +22,7 @@ from hub.sql import is_postgres
 
 
 @admin.register(Connection)
-class ConnectionAdmin(admin.ModelAdmin):
+class ConnectionAdmin(AskedByFilters):
     list_display = ("name", "label", "tenant", "integration", "account", "gate_state", "retired_at")
     list_filter = (TenantFilter, "integration", ("retired_at", admin.EmptyFieldListFilter))
     list_select_related = ("tenant", "gate")

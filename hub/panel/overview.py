@@ -35,23 +35,35 @@ class Tally:
 
 
 def figures(request: HttpRequest) -> dict[str, Any]:
-    """All the overview shows, by queries that small indexes answer."""
+    """What the overview shows this person, by queries that small indexes answer.
+
+    Everybody who may enter sees whether work moves; each table takes the permission for its list.
+    """
     now = database_now()
-    connections = _connections(now)
+    may = request.user.has_perm
+    work, places = may("hub.view_operation"), may("hub.view_connection")
     late = timedelta(seconds=settings.HUB_WATCHDOG_BEAT_AGE)
     due_for = health.oldest_due(now)
     whole = health.exchange(now)
     return {
         "now": now,
-        "tallies": [_tally(state, label) for state, label in STATE_LABELS if state not in CLOSED],
-        "about_all": _about_all(),
+        "may_see_work": work,
+        "may_see_cases": may("hub.view_reviewcase"),
+        "may_see_connections": places,
+        "may_see_workers": may("hub.view_heartbeat"),
+        "tallies": [_tally(state, label) for state, label in STATE_LABELS if state not in CLOSED]
+        if work
+        else [],
+        "about_all": _about_all() if work else None,
         "oldest_due": None if due_for is None else now - timedelta(seconds=due_for),
-        "cases": _cases(),
-        "connections": connections,
+        "cases": _cases() if may("hub.view_reviewcase") else [],
+        "connections": _connections(now) if places else [],
         "drains": [
             {"row": one, "late": now - one.beat_at > late}
             for one in Heartbeat.objects.filter(beat_at__gt=now - FORGET).order_by("-beat_at")[:20]
-        ],
+        ]
+        if may("hub.view_heartbeat")
+        else [],
         "probe_at": whole.at,
         "probe_late": not whole.well,
         "installation": Installation.objects.filter(pk=1).first(),
