@@ -67,7 +67,9 @@ class Bench:
         self._number = 0
         self._running: set[subprocess.Popen[bytes]] = set()
 
-    def run(self, nodes: Sequence[str], database: str, weakness: str = "") -> Phases:
+    def run(
+        self, nodes: Sequence[str], database: str, weakness: str = "", limit: float = LIMIT
+    ) -> Phases:
         """Run these tests, perhaps with a weakness. Raises `DidNotRun`."""
         with self._lock:
             self._number += 1
@@ -99,9 +101,9 @@ class Bench:
                 with self._lock:
                     self._running.add(process)
                 try:
-                    code = process.wait(LIMIT)
+                    code = process.wait(limit)
                 except subprocess.TimeoutExpired:
-                    raise DidNotRun(f"ended after {LIMIT:.0f} s: a test hangs") from None
+                    raise DidNotRun(f"ended after {limit:.0f} s: a test hangs") from None
                 finally:
                     _end(process)
                     with self._lock:
@@ -167,7 +169,7 @@ def control(bench: Bench, weaknesses: Sequence[Weakness]) -> dict[tuple[str, str
 
     def one(database: str) -> None:
         nodes = list(dict.fromkeys(wanted[database]))
-        found = bench.run(nodes, database)
+        found = bench.run(nodes, database, limit=2 * LIMIT)
         for node in nodes:
             mine = {test: phases for test, phases in found.items() if _belongs(test, node)}
             bad = [test for test, phases in mine.items() if not passed(phases)]

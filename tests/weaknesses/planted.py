@@ -430,7 +430,9 @@ WEAKNESSES = (
                 "(o.state = 'retry' AND (o.repeat_until IS NULL OR o.repeat_until > {now}))",
                 "(o.state = 'retry')",
             ),
-            Source("hub.work", "Work._unfit", "if self._key_dies_under_way():", "if False:"),
+            Source(
+                "hub.work", "Work._key_dies_under_way", "if not item.doubt or", "if True or"
+            ),
         ),
         (
             "tests/hub/test_claims.py::test_what_is_not_claimed",
@@ -501,9 +503,7 @@ WEAKNESSES = (
                 "o.state = 'pending' AND o.yields_ref AND NOT o.doubt_lifted AND EXISTS",
                 "false AND EXISTS",
             ),
-            Source(
-                "hub.sweep", "Sweeper._inherited", "in left.distinct()[:BATCH]:", "in left.none():"
-            ),
+            Source("hub.sweep", "Sweeper.sweep", "self._inherited,", ""),
         ),
         (
             "tests/hub/test_claims.py"
