@@ -17,7 +17,7 @@ DEEP: Any = []
 for _ in range(200):
     DEEP = [DEEP]
 
-AT_THE_DOOR = {
+AT_THE_DOOR: dict[str, tuple[dict[str, Any], str, str]] = {
     "U+0000": ({"first_name": "An\0n"}, "first_name", "U+0000"),
     "lone surrogate": ({"first_name": "An\ud800n"}, "first_name", "surrogate"),
     "NaN": ({"first_name": float("nan")}, "first_name", ""),

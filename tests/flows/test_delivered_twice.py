@@ -1,4 +1,4 @@
-"""Minimum check: the same change delivered twice is one operation and one contact (F1, F2, F3, F6)."""
+"""Minimum check: the same change delivered twice is one operation and one contact (F1-F3, F6)."""
 
 import json
 import subprocess
@@ -82,7 +82,7 @@ def test_two_processes_at_once(world: World) -> None:
     ]
     said: list[tuple[str, str]] = []
     talks = [
-        threading.Thread(target=lambda p=one: said.append(p.communicate(lines, 60)))  # type: ignore[misc]
+        threading.Thread(target=lambda p=one: said.append(p.communicate(lines, 60)))
         for one in processes
     ]
     for talk in talks:

@@ -1,4 +1,6 @@
-"""Minimum check: the worker is killed in mid-work and another goes on (F5, F13, F22, F31, F70, F84)."""
+"""Minimum check: the worker is killed in mid-work and another goes on (F5, F13, F22, F31, F70,
+F84).
+"""
 
 import pytest
 from django.db import transaction
@@ -84,7 +86,9 @@ def test_killed_again_and_again_every_operation_comes_home(world: World) -> None
 
 
 def test_a_frozen_worker_comes_back_too_late_to_count(world: World) -> None:
-    """The process is stopped while its request is out; another finds the effect; the first changes nothing (F17)."""
+    """The process is stopped while its request is out; another finds the effect; the first changes
+    nothing (F17).
+    """
     stand_in = world.stand_in()
     bitrix = world.connect(stand_in, numbers={"max_send": 1.0})
     stand_in.simulator.fault("slow_answer", method="crm.item.add", seconds=0.5)

@@ -1,12 +1,16 @@
-"""Triggers of the test database: every move of an operation, every claim and settle, and whatever only may grow.
+"""Triggers of the test database: every move of an operation, every claim and settle, and whatever
+only may grow.
 
-They live in the test schema alone. Rows are numbered by the database in the order the statements ran, which for one
-operation is the order of the moves; times would not do (on SQLite a moment is read before the lock is waited for).
+They live in the test schema alone. Rows are numbered by the database in the order the statements
+ran, which for one
+operation is the order of the moves; times would not do (on SQLite a moment is read before the lock
+is waited for).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection
 
@@ -152,7 +156,14 @@ def entries() -> list[Entry]:
     """Everything audited so far, in order."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT number, {_COLUMNS} FROM {TABLE} ORDER BY number")
-        return [
-            Entry(*row[:7], row[7] or "", *(bool(value) for value in row[8:]))
-            for row in cursor.fetchall()
-        ]
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return [_entry(*row) for row in rows]
+
+
+def _entry(number: int, kind: str, operation_id: int | None, *rest: Any) -> Entry:
+    before, after, old_token, new_token, owner, *flags = rest
+    was_busy, busy, was_doubtful, doubtful, stale = map(bool, flags)
+    return Entry(
+        number, kind, operation_id, before, after, old_token, new_token, owner or "",
+        was_busy, busy, was_doubtful, doubtful, stale,
+    )  # fmt: skip

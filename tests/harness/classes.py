@@ -1,7 +1,9 @@
 """A connector with actions of every class, for the fake remote of `remote.py`.
 
-Object types are named for their class: `a.create`, `a.update`, `al.create` (key and look), `b.create`, `b.update`,
-`b.delete`, `bp.create` (class c), `bp.update`, `bp.delete` (b′), `c.create`, `d.create`, `d.update`, and the commands
+Object types are named for their class: `a.create`, `a.update`, `al.create` (key and look),
+`b.create`, `b.update`,
+`b.delete`, `bp.create` (class c), `bp.update`, `bp.delete` (b′), `c.create`, `d.create`,
+`d.update`, and the commands
 `a.note`, `d.note`, `job.run` (accepted, polled, looked up by reference).
 """
 

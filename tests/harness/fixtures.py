@@ -33,7 +33,9 @@ def world(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
-    """A world with nothing in it. After the test, all invariants are checked; a failure there fails the test."""
+    """A world with nothing in it. After the test, all invariants are checked; a failure there fails
+    the test.
+    """
     # In this process the tests' integration is added by hand; workers get it by their settings.
     installed = registry.integrations()
     mine = TestRemoteConfig("tests.harness", harness)

@@ -1,7 +1,10 @@
-"""One function that checks all invariants, after every test that runs operations, whatever the test was about.
+"""One function that checks all invariants, after every test that runs operations, whatever the test
+was about.
 
-Each check yields sentences; `check_invariants` raises `InvariantsBroken` with all of them and the stories of the
-operations concerned. An outcome nobody can know (`review` in doubt, `discarded` in doubt) may match no effect or one.
+Each check yields sentences; `check_invariants` raises `InvariantsBroken` with all of them and the
+stories of the
+operations concerned. An outcome nobody can know (`review` in doubt, `discarded` in doubt) may match
+no effect or one.
 """
 
 from __future__ import annotations
@@ -107,10 +110,10 @@ def gather(world: World) -> Evidence:
     for attempt in Attempt.objects.order_by("operation_id", "token"):
         found.attempts[attempt.operation_id].append(attempt)
     owners: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for row in found.operations.values():
-        digests = {a.request_digest for a in found.attempts[row.pk]} | {row.request_digest}
+    for one in found.operations.values():
+        digests = {a.request_digest for a in found.attempts[one.pk]} | {one.request_digest}
         for digest in digests - {""}:
-            owners[row.connection_id, digest].add(row.pk)
+            owners[one.connection_id, digest].add(one.pk)
     found.owners = dict(owners)
     for key, account in accounts.items():
         for effect in account.effects:
@@ -124,14 +127,18 @@ def gather(world: World) -> Evidence:
     return found
 
 
-# --- the checks, by number -------------------------------------------------------------------------
+# --- the checks, by number
+# -------------------------------------------------------------------------
 
 
 def i1_no_duplicate_effect(e: Evidence) -> Iterator[str]:
-    """At most one effect per operation row; one object per reference, and one more per decision to send again."""
+    """At most one effect per operation row; one object per reference, and one more per decision to
+    send again.
+    """
     for operation_id, effects in e.effects_of.items():
         if len(effects) > 1:
-            yield f"{e.name(operation_id)} had {len(effects)} effects: {[x.number for x in effects]}"
+            numbers = [one.number for one in effects]
+            yield f"{e.name(operation_id)} had {len(effects)} effects: {numbers}"
     again: Counter[tuple[int, str]] = Counter()
     for row in e.operations.values():
         if row.generation > 1 and row.doubt_lifted:
@@ -173,7 +180,9 @@ def i2_nothing_lost(e: Evidence) -> Iterator[str]:
 
 
 def i3_confirmed_means_done(e: Evidence) -> Iterator[str]:
-    """A confirmed create has its object; at rest an entity shows its highest confirmed version's fields."""
+    """A confirmed create has its object; at rest an entity shows its highest confirmed version's
+    fields.
+    """
     for row in e.operations.values():
         account = e.accounts.get(row.connection_id)
         if account is None or row.state != State.CONFIRMED.value or not row.yields_ref:
@@ -262,12 +271,14 @@ def i5_one_worker(e: Evidence) -> Iterator[str]:
             highest[operation_id] = max(highest[operation_id], token)
         elif entry.kind == "claimed":
             if token != highest[operation_id]:
-                yield f"{e.name(operation_id)}: attempt {token}, but the token is {highest[operation_id]}"
+                known = highest[operation_id]
+                yield f"{e.name(operation_id)}: attempt {token}, but the token is {known}"
         elif entry.kind == "settled" and not entry.stale:
             if (operation_id, token) in settled:
                 yield f"{e.name(operation_id)}: token {token} was settled twice"
             settled.add((operation_id, token))
-            # The one statement that moves an operation may raise its token while it closes the attempt.
+            # The one statement that moves an operation may raise its token while it closes the
+            # attempt.
             if token < highest[operation_id] - 1:
                 yield (
                     f"{e.name(operation_id)}: token {token} settled after {highest[operation_id]} "
@@ -375,7 +386,9 @@ def i10_bounded(e: Evidence) -> Iterator[str]:
 
 
 def i11_records_only_grow(e: Evidence) -> Iterator[str]:
-    """No operation, attempt, evidence or decision was deleted; no settled attempt was written again."""
+    """No operation, attempt, evidence or decision was deleted; no settled attempt was written
+    again.
+    """
     for entry in e.audit:
         if entry.kind == "forbidden":
             yield f"{entry.before} {entry.operation_id}: {entry.after}"
@@ -406,7 +419,8 @@ def i12_only_allowed_moves(e: Evidence) -> Iterator[str]:
             yield f"{e.name(entry.operation_id)}: {entry.owner} moved {before} to {after}"
     for operation_id, times in left_rest.items():
         if times > decided[operation_id]:
-            yield f"{e.name(operation_id)} left its rest {times} times by {decided[operation_id]} decisions"
+            made = decided[operation_id]
+            yield f"{e.name(operation_id)} left its rest {times} times by {made} decisions"
 
 
 def i13_not_ours_untouched(e: Evidence) -> Iterator[str]:
@@ -422,7 +436,7 @@ def i13_not_ours_untouched(e: Evidence) -> Iterator[str]:
 
 
 def i14_tenants_never_mix(e: Evidence) -> Iterator[str]:
-    """Every row carries its connection's tenant, and every effect lies in its operation's account."""
+    """Every row carries its connection's tenant; every effect lies in its operation's account."""
     for model in (Operation, MappingRow, ReviewCase):
         for row in model._default_manager.select_related("connection"):
             if row.tenant_id != row.connection.tenant_id:
@@ -435,7 +449,8 @@ def i14_tenants_never_mix(e: Evidence) -> Iterator[str]:
         for effect in account.effects:
             if effect.kind == CREATE and not effect.by_person and effect.reference:
                 if effect.reference not in marks:
-                    yield f"{account.row.name}: {effect.remote_id} carries another account's reference"
+                    name = account.row.name
+                    yield f"{name}: {effect.remote_id} carries another account's reference"
 
 
 def i15_no_secret_leaks(e: Evidence) -> Iterator[str]:
@@ -491,7 +506,9 @@ def i18_limits_hold(e: Evidence) -> Iterator[str]:
 
 
 def i20_rest_is_explained(e: Evidence) -> Iterator[str]:
-    """Every resting row has a reason; every row in review or failed has one open case, no other has one."""
+    """Every resting row has a reason; every row in review or failed has one open case, no other has
+    one.
+    """
     open_cases = Counter(
         ReviewCase.objects.filter(subject="operation", closed_at=None).values_list(
             "subject_id", flat=True
@@ -543,6 +560,12 @@ def broken(world: World) -> dict[str, list[str]]:
     return {name: texts for name, texts in found.items() if texts and name not in world.allowed}
 
 
+def story(operation_id: int) -> str:
+    """What happened to an operation, in words."""
+    found = as_dict(operation_id)
+    return as_text(found) if found is not None else f"operation {operation_id} is gone"
+
+
 def check_invariants(world: World) -> None:
     """Raise `InvariantsBroken` when anything that must always hold does not."""
     found = broken(world)
@@ -554,7 +577,7 @@ def check_invariants(world: World) -> None:
     ]
     for operation_id in world.concerned[:SHOWN]:
         if Operation.objects.filter(pk=operation_id).exists():
-            lines += ["", as_text(as_dict(operation_id))]
+            lines += ["", story(operation_id)]
     raise InvariantsBroken("\n" + "\n".join(lines))
 
 

@@ -1,16 +1,21 @@
-"""A remote over real sockets for connectors of every class: keys, conditions, references, jobs, and faults on order.
+"""A remote over real sockets for connectors of every class: keys, conditions, references, jobs, and
+faults on order.
 
-It runs in threads of the test's process; workers in other processes reach it like any remote. `Faults` act on the
-socket itself: it resets, cuts and stalls as a broken network does. See `classes.py` for the connector that speaks it.
+It runs in threads of the test's process; workers in other processes reach it like any remote.
+`Faults` act on the
+socket itself: it resets, cuts and stalls as a broken network does. See `classes.py` for the
+connector that speaks it.
 
 | request | answer |
 |---|---|
-| `POST /A/things` `{"reference", "version", "fields"}` | 201 and the thing; with `Idempotency-Key` a repeat gets the first answer, marked `idempotent-replayed: true` |
-| `PUT /A/things/ID` | 200; `If-None-Match: *` creates (412 when there), `If-Match: V` demands that version (412) |
+| `POST /A/things` `{"reference", "version", "fields"}` | 201 and the thing (see below) |
+| `PUT /A/things/ID` | 200; `If-None-Match: *` creates, `If-Match: V` demands V; else 412 |
 | `DELETE /A/things/ID` | 200, 404 when it is not there |
 | `GET /A/things?reference=R` | `{"items": [...], "complete": true}`; `GET /A/things/ID` one |
 | `POST /A/jobs` `{"reference", ...}` | 202 `{"job"}`; `GET /A/jobs/J`; `GET /A/jobs?reference=R` |
 | `GET /A/ping` | 200 |
+
+With `Idempotency-Key` a repeat gets the first answer, marked `idempotent-replayed: true`.
 """
 
 from __future__ import annotations
@@ -30,18 +35,25 @@ from tests.harness.views import CREATE, DELETE, UPDATE, Effect, Received, Thing
 
 BEFORE, AFTER = "before", "after"
 Look = Callable[[str], list[str]]
-"""Called with the digest of each write while it is handled; what is wrong with the database then (I7)."""
+"""Called with the digest of each write while it is handled; what is wrong with the database then
+(I7).
+"""
 
 
 @dataclass
 class Order:
     """A fault waiting for its request.
 
-    `fault`: ``drop`` (close without an answer), ``reset`` (the same with RST), ``unread`` (reset before reading),
-    ``answer`` (`status`, `headers` and `body` come instead), ``cut`` (half the body), ``stall`` (no answer until
-    `release()`), ``drip`` (a byte per `seconds`), ``late`` (close at once, carry it out after `seconds`),
-    ``slow`` (answer after `seconds`), ``twice``, ``lag`` (searches show it after `seconds`), ``hide`` (a search
-    finds nothing), ``incomplete`` (a search says it is not complete), ``wrong_echo``, ``no_echo``, ``no_key_sign``.
+    `fault`: ``drop`` (close without an answer), ``reset`` (the same with RST), ``unread`` (reset
+    before reading),
+    ``answer`` (`status`, `headers` and `body` come instead), ``cut`` (half the body), ``stall`` (no
+    answer until
+    `release()`), ``drip`` (a byte per `seconds`), ``late`` (close at once, carry it out after
+    `seconds`),
+    ``slow`` (answer after `seconds`), ``twice``, ``lag`` (searches show it after `seconds`),
+    ``hide`` (a search
+    finds nothing), ``incomplete`` (a search says it is not complete), ``wrong_echo``, ``no_echo``,
+    ``no_key_sign``.
     `when` says whether it is carried out before the fault (``after``) or not at all (``before``).
     """
 
@@ -414,7 +426,11 @@ class FakeRemote:
 
     def _run(self, request: Request, order: Order | None) -> Reply:
         match request.method, request.parts:
-            case "GET", ["ping"]:
+            case "POST", [
+                "echo"
+            ]:  # at /health/echo: the hub's own web process, as the probe sees it
+                return 200, {}, {"echo": request.json.get("nonce"), "key": request.key}
+            case "GET", ["ping"] | ["live"]:
                 return 200, {}, {"ok": True}
             case "GET", ["things"]:
                 return 200, {}, self._search(request, order)
@@ -572,7 +588,8 @@ def _job(job: _Job) -> dict[str, Any]:
     }
 
 
-# --- HTTP, by hand: a library would tidy up exactly what these tests are about ----------------------
+# --- HTTP, by hand: a library would tidy up exactly what these tests are about
+# ----------------------
 
 
 def _read(client: socket.socket, buffer: bytes) -> tuple[Request | None, bytes]:
@@ -633,11 +650,14 @@ def _close(client: socket.socket, *, reset: bool = False) -> None:
 
 
 def witness(database_url: str) -> Look:
-    """A look into the hub's database on a connection of its own: is the marker for these bytes there (I7)?"""
+    """A look into the hub's database on a connection of its own: is the marker for these bytes
+    there (I7)?
+    """
     from integrations.bitrix24.simulator.witness import NOT_LEFT, SQL, Database, database
 
     lock = threading.Lock()
-    # A SQLite connection belongs to the thread that made it, and every request has a thread of its own here.
+    # A SQLite connection belongs to the thread that made it, and every request has a thread of its
+    # own here.
     here = threading.local()
 
     def look(digest: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Situations a whole run must meet at least once: a check that never meets its case proves nothing."""
+"""Situations a whole run must meet at least once: a check without its case proves nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class Situations:
 
 
 def _held(e: Evidence) -> int:
-    """Versions that were first claimed only once an earlier version's hold had ended, and were there before."""
+    """Versions that were first claimed only once an earlier version's hold had ended, and were
+    there before.
+    """
     streams: dict[tuple[int, str], list[int]] = defaultdict(list)
     for row in e.operations.values():
         streams[row.connection_id, row.stream].append(row.pk)

@@ -1,4 +1,4 @@
-"""The harness itself: each class of action goes its way, and the checks can see what they are for."""
+"""The harness itself: each class of action goes its way, and the checks see what they are for."""
 
 import pytest
 
@@ -70,7 +70,8 @@ test_a_worker_process_has_the_tests_integration = pytest.mark.processes(
 )
 
 
-# --- the checks see ---------------------------------------------------------------------------------
+# --- the checks see
+# ---------------------------------------------------------------------------------
 
 
 def test_a_duplicate_is_seen(world: World) -> None:

@@ -112,7 +112,7 @@ class StandIn:
             Effect(
                 number=row["id"],
                 account=account,
-                kind=_METHODS.get(row["method"], row["method"]),
+                kind=_METHODS.get(row["method"], str(row["method"])),
                 remote_id=row["remote_id"],
                 reference=row["reference"] or "",
                 version=_whole(row["version"]) if "originVersion" in row["fields"] else None,

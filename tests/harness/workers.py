@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from hub.management import processes, supervisor
+from hub.models import Heartbeat
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -58,7 +61,9 @@ class Worker:
         self.signal(signal.SIGCONT)
 
     def stop(self, seconds: float = 10.0) -> int:
-        """Ask it politely; its exit code. Raises `subprocess.TimeoutExpired` when it does not listen."""
+        """Ask it politely; its exit code. Raises `subprocess.TimeoutExpired` when it does not
+        listen.
+        """
         self.thaw()
         self.signal(signal.SIGTERM)
         code = self.process.wait(seconds)
@@ -70,30 +75,31 @@ class Worker:
         return self.output.read_text(errors="replace")
 
 
-class Cluster:
-    """A parent that keeps a number of drains running; both may be killed, and the parent started anew."""
+QUICK_CLUSTER = {
+    "HUB_WORKERS": "2",
+    "HUB_WATCHDOG_DUE_AGE": "3",
+    "HUB_WATCHDOG_BEAT_AGE": "6",
+}
 
-    def __init__(self, environment: Mapping[str, str], folder: Path, count: int = 2) -> None:
-        self.count = count
-        self._environment = dict(environment)
+
+class HubRun:
+    """The shipped supervisor with its Django-Q2 cluster: `hub_run`, its drains, and whoever else is
+    in the cluster.
+    """
+
+    def __init__(self, environment: Mapping[str, str], folder: Path, internal_url: str) -> None:
+        self._environment = {**environment, **QUICK_CLUSTER, "HUB_INTERNAL_URL": internal_url}
         self._folder = folder
+        self._replaced = 0
         self._parents: list[subprocess.Popen[bytes]] = []
-        self._orphans: set[int] = set()
         self.start()
 
     def start(self) -> None:
-        """Start a parent; it forks its drains at once."""
-        number = len(self._parents)
-        with (self._folder / f"cluster-{number}.log").open("ab") as output:
+        """Start `hub_run`; it clears first what a killed one left behind."""
+        with (self._folder / f"cluster-{len(self._parents)}.log").open("ab") as output:
             self._parents.append(
                 subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "tests.harness.supervisor",
-                        str(self.count),
-                        str(self._record(number)),
-                    ],
+                    [sys.executable, str(ROOT / "manage.py"), "hub_run", "--look-every", "0.5"],
                     env=self._environment,
                     cwd=ROOT,
                     stdin=subprocess.DEVNULL,
@@ -102,66 +108,57 @@ class Cluster:
                 )
             )
 
-    def _record(self, number: int) -> Path:
-        return self._folder / f"cluster-{number}.children"
-
-    @property
-    def parent(self) -> int:
-        """Process id of the present parent."""
-        return self._parents[-1].pid
+    def _clusters(self, parent: int) -> list[int]:
+        told = f":{parent}:"
+        return [pid for pid, value in processes.marked(supervisor.MARKER).items() if told in value]
 
     def children(self) -> list[int]:
-        """Process ids of the present parent's drains, the eldest first."""
-        return self._children_of(len(self._parents) - 1)
+        """Process ids of the drains at work in the present cluster."""
+        mains = self._clusters(self._parents[-1].pid)
+        mine = {pid for main in mains for pid in processes.members(main)}
+        return list(Heartbeat.objects.filter(pid__in=mine).values_list("pid", flat=True))
 
-    def _children_of(self, number: int) -> list[int]:
-        record = self._record(number)
-        found: list[int] = []
-        for line in record.read_text().splitlines() if record.exists() else ():
-            if line.startswith("+"):
-                found.append(int(line[1:]))
-            elif int(line[1:]) in found:
-                found.remove(int(line[1:]))
-        return found
-
-    def kill_parent(self) -> list[int]:
-        """SIGKILL to the parent; the drains it leaves behind go on, and are returned."""
-        left = self.children()
+    def replace_parent(self) -> None:
+        """SIGKILL to a parent: in turns the cluster's main process, which `hub_run` replaces, and
+        `hub_run` itself,
+        whose successor clears what it left behind.
+        """
+        self._replaced += 1
+        mains = self._clusters(self._parents[-1].pid)
+        if self._replaced % 2 and mains:
+            self.kill(min(mains))
+            return
         self._parents[-1].kill()
         self._parents[-1].wait(10)
-        self._orphans |= set(left)
-        return left
+        self.start()
 
     def send(self, pid: int, number: int) -> None:
-        """A signal to one of our drains; nothing when it has ended."""
+        """A signal to one process of the present cluster; nothing when it has ended."""
         try:
             os.kill(pid, number)
         except ProcessLookupError:
-            self._orphans.discard(pid)
+            return
 
     def kill(self, pid: int) -> None:
-        """SIGKILL to one drain."""
+        """SIGKILL to one process of the cluster."""
         self.send(pid, signal.SIGKILL)
-        self._orphans.discard(pid)
 
     @property
     def alive(self) -> bool:
-        """Whether the present parent runs."""
+        """Whether the present `hub_run` runs."""
         return self._parents[-1].poll() is None
 
     def end(self) -> None:
-        """Kill the parent, its drains and whatever an earlier parent left behind."""
-        children = self.children()
-        if self.alive:
-            self._parents[-1].kill()
-            self._parents[-1].wait(10)
-        # A child forked in that very moment would be missing from the list read before.
-        for pid in {*children, *self.children(), *self._orphans}:
-            self.kill(pid)
-        self._orphans.clear()
+        """Kill everything that any of the `hub_run` of this test has started."""
+        for parent in self._parents:
+            if parent.poll() is None:
+                parent.kill()
+                parent.wait(10)
+        for parent in self._parents:
+            processes.kill_all(lambda p=parent: self._clusters(p.pid))  # type: ignore[misc]
 
     def said(self) -> str:
-        """What parents and drains wrote."""
+        """What they wrote."""
         return "\n".join(
             path.read_text(errors="replace") for path in sorted(self._folder.glob("cluster-*.log"))
         )

@@ -25,7 +25,7 @@ from integrations.bitrix24.simulator.client import Simulator
 from tests.harness.remote import FakeRemote, witness
 from tests.harness.sometimes import Situations
 from tests.harness.views import RemoteView, StandIn
-from tests.harness.workers import Cluster, Worker
+from tests.harness.workers import HubRun, Worker
 
 NUMBERS = {"max_send": 1.5, "max_exec": 0.4, "index_lag": 0.2}
 """Seconds; what a connection of a test declares unless it says otherwise."""
@@ -34,7 +34,9 @@ _MOVING = [state.value for state in MOVING]
 
 
 def small_tuning(**changes: Any) -> Tuning:
-    """Tuning with which everything is over in seconds; `changes` go to `Limits` or `Tuning` by name."""
+    """Tuning with which everything is over in seconds; `changes` go to `Limits` or `Tuning` by
+    name.
+    """
     limits: dict[str, Any] = {
         "margin": 0.3, "retry_base": 0.05, "retry_cap": 0.5, "look_schedule": (0.05, 0.1, 0.3),
     }  # fmt: skip
@@ -74,7 +76,9 @@ class NotAtRest(AssertionError):
 
 
 class World:
-    """Everything one test needs to run operations. Made by the fixture `world`, which checks it afterwards."""
+    """Everything one test needs to run operations. Made by the fixture `world`, which checks it
+    afterwards.
+    """
 
     def __init__(
         self,
@@ -100,7 +104,7 @@ class World:
         self.most_attempts = 60
         self.rate_slack = 0.0
         self.workers: list[Worker] = []
-        self.clusters: list[Cluster] = []
+        self.clusters: list[HubRun] = []
         self._simulators: list[Simulator] = []
         self._remotes: list[FakeRemote] = []
         self._log = _Log()
@@ -124,7 +128,9 @@ class World:
         return StandIn(simulator, secret=self.canary(), witnessed=witness)
 
     def fake_remote(self, *, watched: bool = True) -> FakeRemote:
-        """Start a remote for the actions of every class (`classes.py`); it checks I7 unless told not to."""
+        """Start a remote for the actions of every class (`classes.py`); it checks I7 unless told
+        not to.
+        """
         look = witness(self.database_url) if watched else None
         made = FakeRemote(secret=self.canary(), look=look).start()
         self._remotes.append(made)
@@ -200,7 +206,9 @@ class World:
         self.planted_on.setdefault(connection.pk, set()).add(remote_ref)
 
     def allow(self, invariant: str, why: str) -> None:
-        """Leave an invariant out, because the test breaks the assumption it rests on; `why` says which."""
+        """Leave an invariant out, because the test breaks the assumption it rests on; `why` says
+        which.
+        """
         self.allowed[invariant] = why
 
     # --- working ---
@@ -215,10 +223,13 @@ class World:
         ).run()
 
     def settle(self, seconds: float = 20.0, **options: Any) -> None:
-        """Work (here, or by waiting for the workers) until everything rests; raises `NotAtRest` (I21)."""
+        """Work (here, or by waiting for the workers) until everything rests; raises `NotAtRest`
+        (I21).
+        """
         deadline = time.monotonic() + seconds
         while True:
-            if not any(one.alive for one in (*self.workers, *self.clusters)):
+            busy = [one.alive for one in self.workers] + [one.alive for one in self.clusters]
+            if not any(busy):
                 self.drain(budget=max(0.1, deadline - time.monotonic()), **options)
             if not self.moving() and not self._remotes_busy():
                 return
@@ -231,7 +242,7 @@ class World:
 
     def _still_moving(self, seconds: float) -> str:
         ids = Operation.objects.filter(state__in=_MOVING).values_list("pk", flat=True)[:3]
-        stories = "\n\n".join(as_text(as_dict(pk)) for pk in ids)
+        stories = "\n\n".join(self.story(pk) for pk in ids)
         said = "\n".join(worker.said()[-1500:] for worker in self.workers)
         return f"After {seconds:g} s not at rest: {dict(self.states())}\n{stories}\n{said}"
 
@@ -246,11 +257,14 @@ class World:
             started.append(worker)
         return started
 
-    def cluster(self, count: int = 2, **environment: str) -> Cluster:
-        """Start a parent with `count` drains; ended after the test if nobody did."""
+    def hub_run(self, **environment: str) -> HubRun:
+        """Start the shipped supervisor with its cluster; the hub's own web process is played for
+        its probe.
+        """
         wanted = self.environment | environment_of(self.tuning) | environment
-        self.clusters.append(Cluster(wanted, self.folder, count))
-        return self.clusters[-1]
+        made = HubRun(wanted, self.folder, self.fake_remote(watched=False).base_url("").rstrip("/"))
+        self.clusters.append(made)
+        return made
 
     # --- what came of it ---
 
@@ -267,12 +281,15 @@ class World:
         return Counter(Operation.objects.values_list("state", flat=True))
 
     def moving(self) -> int:
-        """How many operations do not rest yet; what waits for a person rests with what it waits for."""
+        """How many operations do not rest yet; what waits for a person rests with what it waits
+        for.
+        """
         ids = set(Operation.objects.filter(state__in=_MOVING).values_list("pk", flat=True))
         return len(ids - self.waiting_for_people()) if ids else 0
 
     def waiting_for_people(self) -> set[int]:
-        """Operations not yet sent that only a person's decision lets through: behind one in review whose fate is
+        """Operations not yet sent that only a person's decision lets through: behind one in review
+        whose fate is
         unknown, behind any unsettled one for what carries no full state, or at a paused connection.
         """
         waiting = Operation.objects.filter(state__in=["pending", "retry"])
@@ -291,7 +308,9 @@ class World:
         )
 
     def wait_for(self, what: Any, seconds: float = 10.0, saying: str = "it") -> Any:
-        """Ask again and again until `what()` is true; its value. Raises `AssertionError` after `seconds`."""
+        """Ask again and again until `what()` is true; its value. Raises `AssertionError` after
+        `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while True:
             found = what()
@@ -306,7 +325,8 @@ class World:
 
     def story(self, of: Submitted | int) -> str:
         """What happened to an operation, in words."""
-        return as_text(as_dict(of if isinstance(of, int) else of.operation_id))
+        found = as_dict(of if isinstance(of, int) else of.operation_id)
+        return as_text(found) if found is not None else "no such operation"
 
     def outputs(self) -> Iterator[tuple[str, str]]:
         """All that was logged or written, by place."""
