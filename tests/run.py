@@ -1,8 +1,8 @@
 """`make test`: the whole suite, on SQLite and on a real PostgreSQL, with one summary at the end.
 
 Tests that need no database run once. The others run on each database: first those that can share
-the cores, each worker with a database of its own, then, one at a time, those that start and kill
-processes.
+the cores, each worker with a database of its own, then those that start and kill processes, one at
+a time on each database, both databases side by side.
 """
 
 import argparse
@@ -14,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tests.databases import PostgresUnavailable, start_postgres
 
@@ -57,13 +59,15 @@ class Result:
         )
 
 
-def plan(databases: Sequence[str], workers: int) -> list[Part]:
-    """Return the parts of a run over `databases`, in order."""
-    parts = [Part("without a database", databases[0], "pure", workers)]
-    for database in databases:
-        parts.append(Part(database, database, "not pure and not processes", workers))
-        parts.append(Part(f"{database}, processes", database, "not pure and processes", 0))
-    return parts
+def plan(databases: Sequence[str], workers: int) -> list[list[Part]]:
+    """Return the stages of a run over `databases`; the parts of one stage run side by side."""
+    stages = [[Part("without a database", databases[0], "pure", workers)]]
+    stages += [[Part(name, name, "not pure and not processes", workers)] for name in databases]
+    # Such a test mostly waits for its processes, and must not share its database with another.
+    stages.append(
+        [Part(f"{name}, processes", name, "not pure and processes", 0) for name in databases]
+    )
+    return stages
 
 
 @contextmanager
@@ -76,8 +80,45 @@ def _postgres_url() -> Iterator[str]:
         yield url
 
 
+def run_stage(
+    parts: Sequence[Part],
+    urls: Mapping[str, str | None],
+    marker: str,
+    extra: Sequence[str],
+    limit: float,
+) -> list[Result]:
+    """Run the parts of a stage side by side; what each wrote is shown in one piece at its end."""
+    if len(parts) == 1:
+        return [run_part(parts[0], urls[parts[0].database], marker, extra, limit)]
+    print(f"\n=== {' and '.join(part.title for part in parts)}, side by side", flush=True)
+
+    started: list[subprocess.Popen[bytes]] = []
+
+    def one(part: Part) -> Result:
+        with tempfile.TemporaryFile() as output:
+            result = run_part(part, urls[part.database], marker, extra, limit, output, started)
+            output.seek(0)
+            told = output.read().decode(errors="replace")
+        print(f"\n=== {part.title}\n{told}", end="", flush=True)
+        return result
+
+    with ThreadPoolExecutor(len(parts)) as lanes:
+        try:
+            return list(lanes.map(one, parts))
+        except BaseException:
+            for process in started:  # or leaving the lanes would wait for their ends
+                process.terminate()
+            raise
+
+
 def run_part(
-    part: Part, url: str | None, marker: str, extra: Sequence[str], limit: float
+    part: Part,
+    url: str | None,
+    marker: str,
+    extra: Sequence[str],
+    limit: float,
+    output: IO[bytes] | None = None,
+    started: list["subprocess.Popen[bytes]"] | None = None,
 ) -> Result:
     """Run pytest once and count; a run that ends without its count is one failure."""
     home = Path(tempfile.mkdtemp(prefix="hub-tests-"))
@@ -91,12 +132,18 @@ def run_part(
     command = [sys.executable, "-m", "pytest", "-q", "-m", markers]
     command += ["-n", str(part.workers), "--dist", "worksteal"] if part.workers else []
     command += ["-p", "no:cacheprovider", "--continue-on-collection-errors", *extra]
-    print(f"\n=== {part.title}", flush=True)
+    if output is None:
+        print(f"\n=== {part.title}", flush=True)
     began = time.monotonic()
     note = ""
     try:
         try:
-            code = _wait(subprocess.Popen(command, cwd=ROOT, env=environment), limit)
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=output
+            )
+            if started is not None:
+                started.append(process)
+            code = _wait(process, limit)
         except TimeoutError:
             code, note = 1, f"ended after {limit:.0f} s: a test hangs"
         seconds = time.monotonic() - began
@@ -172,12 +219,15 @@ def main(given: Sequence[str] | None = None) -> int:
                 print(error)
                 results.append(Result(POSTGRESQL, 0, 1, 0, 0.0, "no server"))
                 databases = [name for name in databases if name != POSTGRESQL]
-        for part in plan(databases, workers) if databases else []:
+        for parts in plan(databases, workers) if databases else []:
             left = options.limit - (time.monotonic() - began)
             if left > 0:
-                results.append(run_part(part, urls[part.database], options.marker, extra, left))
+                results += run_stage(parts, urls, options.marker, extra, left)
             else:
-                results.append(Result(part.title, 0, 1, 0, 0.0, "not started: no time was left"))
+                results += [
+                    Result(part.title, 0, 1, 0, 0.0, "not started: no time was left")
+                    for part in parts
+                ]
     return summarise(results, time.monotonic() - began, whole=not extra)
 
 
