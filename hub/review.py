@@ -26,6 +26,7 @@ from hub.contract import (
     Candidate,
     Done,
     Kind,
+    Looked,
     SafetyClass,
     Write,
 )
@@ -41,6 +42,7 @@ from hub.remote import Remote
 from hub.sql import database_now
 from hub.states import Actor, Outcome, State
 from hub.sweep import facts_of, subject_of
+from hub.work import fit
 
 LOOK_AGAIN, RETRY, SEND_AGAIN, LINK, DISCARD, TAKE_OVER = (
     "look_again",
@@ -314,11 +316,13 @@ def act(
     except _Refused as refusal:
         decided = Decided(False, str(refusal), operation_id)
     except (moves.MappingTaken, IntegrityError):
-        decided = Decided(
-            False,
-            _("That object is already tied to another record here. Nothing was changed."),
-            operation_id,
+        # Only a link ties anything; any other decision can only meet a stream that is held (C2).
+        why = (
+            _("That object is already tied to another record here. Nothing was changed.")
+            if action == LINK
+            else _("It is behind another version of the same object.") + _(" Nothing was changed.")
         )
+        decided = Decided(False, why, operation_id)
     if not decided.done:
         _record(record, decided)
         return decided
@@ -561,6 +565,8 @@ def _read_candidate(row: Operation, remote_ref: str, wire: Callable[[], Wire]) -
     try:
         ready = remote.make(row.connection, mark=mark)
         found = asyncio.run(_read(ready, row, remote_ref, wire))
+        if found is not None:  # stored like what a worker sees: no secret, nothing unstorable
+            found = fit(Looked((found,)), ready.scrubber).candidates[0]
     except (CallFailed, CallRefused, UnknownIntegration, CannotOpen, BadPayload) as error:
         raise _Refused(
             _("Object %(ref)s could not be read: %(why)s Nothing was changed.")

@@ -555,7 +555,7 @@ class Work:
 
     def _decided(self, seen: Any, took: float = 0.0, answer: Answer | None = None) -> Result:
         limits = self._drain.tuning.limits
-        seen = _fit(seen, self.remote.scrubber)
+        seen = fit(seen, self.remote.scrubber)
         facts = self._facts(took, seen)
         verdict = decide(facts, seen, limits, self._drain.roll())
         return self._result(verdict, seen=seen, facts=facts, took=took, answer=answer)
@@ -652,7 +652,7 @@ def _as_seen(failure: CallFailed | CallRefused) -> Seen:
 LONGEST_ID, LONGEST_VERSION = 255, 100
 
 
-def _fit(seen: Any, scrubber: Scrubber) -> Any:
+def fit(seen: Any, scrubber: Scrubber) -> Any:
     """What was seen, as it may be stored on either database: one would refuse what the other keeps.
 
     An id that does not fit, or that holds a secret of ours, is none: half of it would name
