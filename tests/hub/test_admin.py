@@ -18,8 +18,8 @@ from django.utils import timezone
 from hub import credentials, gate, registry
 from hub.admin import base
 from hub.admin.connection import ConnectionAdmin
-from hub.models import Bucket, Connection, Gate, Operation, Tenant
 from hub.indexes import Literal
+from hub.models import Bucket, Connection, Gate, Operation, Tenant
 from hub.states import State
 from tests.hub import pages
 
