@@ -11,7 +11,7 @@ from django.db import transaction
 from django_q.models import OrmQ
 
 from hub import bell, keys, outbox, registry
-from hub.contract import BadPayload
+from hub.contract import BadPayload, Write
 from hub.models import Connection, Mapping, Operation, ReviewCase
 from hub.outbox import Drift, Impossible, Submitted, submit
 from hub.sql import database_now
@@ -531,15 +531,13 @@ def test_an_operation_that_takes_anothers_place(crm: Connection, old: str, new: 
     """F128, §13: same version and state, its own key, and on record whose place it took."""
     if old == "a.update":
         mapped(crm)
+    action = TestRemoteConnector.actions[new]
+    assert isinstance(action, Write)
     first = put(crm, old, version=3, correlation_id="c1")
     with transaction.atomic():
         Operation.objects.filter(pk=first.operation_id).update(state="discarded")
-        made = outbox.replace(
-            first.operation_id,
-            new,
-            TestRemoteConnector.actions[new],
-            database_now(),  # type: ignore[arg-type]
-        )
+        made = outbox.replace(first.operation_id, new, action, database_now())
+    assert made is not None
     was, row = Operation.objects.get(pk=first.operation_id), Operation.objects.get(pk=made)
     assert (row.action, row.version, row.payload, row.fingerprint) == (
         new, 3, was.payload, was.fingerprint,
@@ -550,7 +548,8 @@ def test_an_operation_that_takes_anothers_place(crm: Connection, old: str, new: 
     assert row.remote_key != was.remote_key
     assert row.yields_ref is (new == "a.create")
     with transaction.atomic():
-        again = outbox.replace(was.pk, new, TestRemoteConnector.actions[new], database_now())  # type: ignore[arg-type]
+        again = outbox.replace(was.pk, new, action, database_now())
+    assert again is not None
     assert Operation.objects.get(pk=again).generation == 2
 
 
