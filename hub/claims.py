@@ -307,6 +307,25 @@ def _park(blocked: list[tuple[int, int]]) -> int:
     return len(ids)
 
 
+_LEFT_BEHIND = f"""
+WITH f AS (SELECT DISTINCT ON (connection_id, stream) id FROM hub_operation WHERE parked
+  ORDER BY connection_id, stream, version, id)
+UPDATE hub_operation SET parked = false WHERE id IN (
+  SELECT o.id FROM hub_operation o JOIN f ON f.id = o.id WHERE o.parked AND {_BLOCKER} IS NULL
+  FOR UPDATE OF o SKIP LOCKED)
+RETURNING id
+"""
+
+
+def unpark_left_behind() -> int:
+    """Let operations be claimed that were put aside behind what is no longer there; how many.
+
+    On PostgreSQL a settle passes over a row that an open transaction holds; if that one rolls back,
+    nobody else comes by (protocol §17: no row needs a hand).
+    """
+    return len(rows(_LEFT_BEHIND)) if is_postgres() else 0
+
+
 _TAKE_SEND = """state = 'running', state_since = {now}, stream_busy = {true}, parked = {false},
   attempts = o.attempts + 1, lease_token = {token}, lease_owner = %(worker)s,
   lease_until = {lease}"""

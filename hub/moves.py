@@ -294,12 +294,20 @@ WHERE tenant_id = %(ten)s AND connection_id = %(con)s AND object_type = %(otype)
   AND source_id = %(sid)s AND deleted_at IS NULL
 """
 
-_UNPARK = """
-UPDATE hub_operation SET parked = {false} WHERE parked AND id IN (
+_FIRST_PARKED = """
   SELECT (SELECT n.id FROM hub_operation n WHERE n.connection_id = s.connection_id
     AND n.stream = s.stream AND n.parked
     ORDER BY n.version, n.id LIMIT 1)
-  FROM hub_operation s WHERE s.id IN ({ids}))
+  FROM hub_operation s WHERE s.id IN ({ids})"""
+_UNPARK_SQLITE = f"""
+UPDATE hub_operation SET parked = 0 WHERE parked AND id IN ({_FIRST_PARKED}) RETURNING id
+"""
+# A caller's open transaction that coalesces holds such rows for as long as it likes: no settle may
+# wait for it. If it commits, it lets the next through itself; if not, the sweep does.
+_UNPARK_POSTGRES = f"""
+UPDATE hub_operation SET parked = false WHERE id IN (
+  SELECT p.id FROM hub_operation p WHERE p.parked AND p.id IN ({_FIRST_PARKED})
+  FOR UPDATE SKIP LOCKED)
 RETURNING id
 """
 
@@ -390,9 +398,9 @@ def unpark(ids: Sequence[int]) -> int:
     if not ids:
         return 0
     if is_postgres():
-        sql = _UNPARK.format(false="false", ids="SELECT unnest(%s::bigint[])")
+        sql = _UNPARK_POSTGRES.format(ids="SELECT unnest(%s::bigint[])")
         return len(rows(sql, [list(ids)]))
-    return len(rows(_UNPARK.format(false="0", ids=marks(ids)), list(ids)))
+    return len(rows(_UNPARK_SQLITE.format(ids=marks(ids)), list(ids)))
 
 
 # --- the marker ---------------------------------------------------------------------------------

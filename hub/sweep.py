@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
-from hub import cases, gate, moves, remote
+from hub import cases, claims, gate, moves, remote
 from hub.contract import Kind, Lapsed, SafetyClass, Write
 from hub.http import boottime
 from hub.indexes import UNFINISHED, Literal
@@ -30,6 +30,8 @@ from hub.states import Actor, Purpose, State
 from hub.tuning import Tuning
 
 BATCH = 1000
+UNPARK_EVERY = 30.0
+"""Seconds: what it looks for is rare, and it reads the index of all that is parked."""
 _NO_SECRETS = Scrubber()
 
 
@@ -101,7 +103,9 @@ WHERE d.state = 'discarded' AND d.maybe_executed AND d.yields_ref LIMIT 1000
 
 
 class Sweeper:
-    """Sweeps; remembers only the two clocks it compares."""
+    """Sweeps; remembers only the two clocks it compares, and when it last looked at all that is
+    parked.
+    """
 
     def __init__(
         self,
@@ -116,6 +120,7 @@ class Sweeper:
         self._steps = steps
         self._clock = clock
         self._clocks: tuple[datetime, float] | None = None
+        self._unpark_at = -1e9
 
     def sweep(self, remotes: Mapping[int, Remote], now: Callable[[], datetime]) -> int:
         """Make every move that is due; how many there were. `remotes` are the connections that can
@@ -124,6 +129,9 @@ class Sweeper:
         moved = 0
         gate.end_pauses(None if is_postgres() else now())
         self._compare_clocks(now)
+        if self._clock() >= self._unpark_at:
+            self._unpark_at = self._clock() + UNPARK_EVERY
+            moved += claims.unpark_left_behind()
         for work in (
             self._lapsed,
             self._overdue,

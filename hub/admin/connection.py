@@ -143,7 +143,9 @@ class ConnectionAdmin(AskedByFilters):
             obj.save()
         else:
             rows = Connection.objects.filter(pk=obj.pk)
-            names = form.written((rows.select_for_update() if is_postgres() else rows).get())
+            names = form.written(
+                (rows.select_for_update(no_key=True) if is_postgres() else rows).get()
+            )
             if names:
                 obj.save(update_fields=names)
         gate.ensure(obj)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.db import connection as database
+from django.db import transaction
 
-from hub import review
+from hub import outbox, review
 from hub.models import Connection, Decision, Mapping
 from hub.outbox import Submitted
 from tests.harness.remote import FakeRemote
@@ -114,3 +116,56 @@ def test_a_decision_refused_because_of_its_stream_says_so(
     world.settle()
     assert not told.done
     assert "behind another version" in told.text
+
+
+# --- a caller's open transaction ---
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_caller_that_takes_its_time_costs_no_answer(
+    world: World, there: FakeRemote, crm: Connection, commits: bool
+) -> None:
+    """An import in one transaction holds what it coalesces. The answer of the version before it
+    could not be stored then, and was lost with its remote id; meanwhile nothing else was settled.
+    """
+    numbers = {**NUMBERS, "max_send": 5.0}
+    crm.numbers = {"*": numbers}
+    crm.save()
+    elsewhere = world.fake_remote()
+    other = world.connect(elsewhere, "other", numbers=numbers)
+    there.order("slow", "POST", seconds=2.0)
+    one = world.submit(crm, "d.create", "1", 1, {"n": 1})
+    world.work(1)
+    world.wait_for(lambda: world.state(one) == "sent", 20, "the first is out")
+    two = world.submit(crm, "d.update", "1", 2, {"n": 2})
+    world.wait_for(lambda: world.operation(two).parked, 10, "the second is put aside")
+    inside, enough = threading.Event(), threading.Event()
+
+    def caller() -> None:
+        try:
+            with transaction.atomic():
+                done = outbox.submit(crm, "d.update", source_id="1", version=3, fields={"n": 3})
+                inside.set()
+                enough.wait(60)
+                if not commits:
+                    transaction.set_rollback(True)
+            if commits:
+                world.acknowledged(done.operation_id, "version 3")
+        finally:
+            database.close()
+
+    thread = threading.Thread(target=caller)
+    thread.start()
+    try:
+        assert inside.wait(10)
+        world.wait_for(lambda: world.state(one) == "confirmed", 8, "its answer is stored")
+        began = time.monotonic()
+        done = world.submit(other, "c.create", "9", 1, {"n": 1})
+        world.wait_for(lambda: world.state(done) == "confirmed", 8, "the other tenant's work")
+        assert time.monotonic() - began < 4.0
+    finally:
+        enough.set()
+        thread.join(30)
+    world.settle(60)
+    assert world.state(two) == ("discarded" if commits else "confirmed")
