@@ -148,7 +148,7 @@ class Drain:
                 task.cancel()
             await asyncio.gather(*runners, return_exceptions=True)
             await self._wire.aclose()
-            self._desk.stop()
+            self._desk.stop(for_good=self.stopped or self.until_idle)
             # No helper thread here: a task time limit of the host must be able to end us at once.
             end = self._clock() + 10.0
             while self._desk.alive and self._clock() < end:

@@ -121,6 +121,7 @@ class Desk:
         self._tokens_at: float | None = None
         self._listening = False
         self._ending = False
+        self._for_good = True
         self._asleep = False
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
@@ -168,8 +169,11 @@ class Desk:
         """The loop's queue has run low."""
         self._wake()
 
-    def stop(self) -> None:
-        """Settle what is handed in, then end."""
+    def stop(self, *, for_good: bool = True) -> None:
+        """Settle what is handed in, then end. Unless it is for good, the heartbeat stays until the
+        successor's is there: between two drains the watchdog must not see none.
+        """
+        self._for_good = for_good
         self._ending = True
         self._wake()
 
@@ -663,7 +667,10 @@ class Desk:
         )
 
     def _farewell(self) -> None:
-        Heartbeat.objects.filter(drain=self.worker).delete()
+        if self._for_good:
+            Heartbeat.objects.filter(drain=self.worker).delete()
+        else:
+            self._beat()
 
 
 def _enough(ready: remote.Remote) -> int:

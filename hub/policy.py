@@ -789,7 +789,7 @@ def _nothing_left(facts: Facts, seen: Unanswered, limits: Limits, roll: float) -
             return Verdict(
                 State.RETRY,
                 "given_back",
-                "The right to send had ended before the first byte; nothing left.",
+                f"Nothing left: {seen.text}",
                 Outcome.NOTHING_LEFT,
                 doubt=facts.doubt,
                 costs_attempt=False,

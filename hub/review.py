@@ -129,7 +129,7 @@ def _declared(operation: Operation) -> Write | None:
 
 
 def _not_here(operation: Operation) -> str:
-    return _("The operation is %(state)s.") % {"state": operation.get_state_display()}
+    return _("Its state is: %(state)s.") % {"state": operation.get_state_display()}
 
 
 _Asked = Callable[[Operation, Write | None, datetime], tuple[str, str]]
@@ -159,6 +159,14 @@ def _ask_retry(operation: Operation, action: Write | None, now: datetime) -> tup
     if _is_stale(operation, action):
         return _("A newer version has been sent; this one is no longer wanted."), effect
     if operation.maybe_executed and not _harmless(operation, action, now):
+        if not action.can_look:
+            return (
+                _(
+                    "It may have happened already, and the hub cannot look. Look over there "
+                    "yourself, then link it, send it again or discard it."
+                ),
+                effect,
+            )
         return (
             _(
                 "It may have happened already, and a repeat could make a second one. "
@@ -204,7 +212,7 @@ def _ask_discard(operation: Operation, action: Write | None, now: datetime) -> t
     effect = (
         _(
             "The operation is closed without sending anything. Its doubt stays on record: "
-            "the next create of this object looks first."
+            "the next create of this object looks first, or goes to a person where it cannot."
         )
         if operation.maybe_executed
         else _("The operation is closed without sending anything.")

@@ -57,6 +57,7 @@ class HubAdminSite(admin.AdminSite):
 
     site_title = _("Integration hub")
     site_header = _("Integration hub")
+    site_url = None
     index_title = _("Overview")
     index_template = "hub/overview.html"
     empty_value_display = "–"

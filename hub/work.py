@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -156,6 +156,24 @@ class Work:
             return self.give_back()
         if self._key_dies_under_way():
             return self.give_back("key_used_up", "Its key may be forgotten before it arrives.")
+        async with AsyncExitStack() as held:
+            if call is not None and not self._repeats_by_key():
+                # Marked and then made to wait, it would be one more of unknown fate if we died now.
+                await held.enter_async_context(self._drain.slot(item.connection_id))
+                if self._drain.stopping or self._drain.clock() > self._right_ends():
+                    return self.give_back()
+            return await self._mark_and_call(steps, prepared, call)
+
+    def _repeats_by_key(self) -> bool:
+        return self._declared.safety in (SafetyClass.A, SafetyClass.A_LOOK)
+
+    async def _mark_and_call(
+        self,
+        steps: Generator[Call, Answer, Done | Accepted],
+        prepared: Call | Done | Accepted,
+        call: Call | None,
+    ) -> Result | None:
+        item, write = self.item, self._declared
         wanted = Mark(
             item.id,
             item.token,
@@ -218,8 +236,11 @@ class Work:
             self._begun = True
 
         started = drain.clock()
+        # Where a repeat by key is harmless the slot is taken only now: markers are set while others
+        # are on the wire, which keeps it full.
+        slot = drain.slot(item.connection_id) if self._repeats_by_key() else nullcontext()
         try:
-            async with drain.slot(item.connection_id):
+            async with slot:
                 answer = await drain.wire.exchange(
                     self.remote.route,
                     call,

@@ -173,20 +173,20 @@ class Supervisor:
         return ""
 
     def _judge(self, pids: Sequence[int]) -> str:
-        since = time.monotonic() - self._started
+        now = time.monotonic()
+        since = now - self._started
         found = health.standing(
             due_age=self._ages.due,
             beat_age=self._ages.beat,
             host=self._host,
             pids=pids or [0],
-            since=since,
+            since=min(since, now - self._last_beat),
         )
         if found.why:
             return found.why
-        now = time.monotonic()
         if found.beat is not None:
             self._last_beat = max(self._last_beat, now - found.beat)
-        # A drain takes its heartbeat away when it ends: between two there is none to be seen.
+        # A drain that was stopped takes its heartbeat away: for a moment there may be none.
         silent = min(since, now - self._last_beat)
         if silent > self._ages.due + self._ages.beat:
             # A drain is always resident, so this long a silence means that none can be, due work or

@@ -55,10 +55,17 @@ def close(request: HttpRequest, pk: int) -> HttpResponse:
     """Ask for the reason, then close."""
     if not request.user.has_perm(review.DECIDE):
         raise PermissionDenied
-    case = get_object_or_404(ReviewCase.objects.select_related("connection"), pk=pk)
+    case = get_object_or_404(ReviewCase.objects.select_related("connection__gate"), pk=pk)
     back = HttpResponseRedirect(reverse("admin:hub_reviewcase_change", args=[case.pk]))
     if not closable(case):
         messages.warning(request, _("This case is closed already, or closes with its operation."))
+        return back
+    if case.subject == Subject.CONNECTION and case.connection.gate.paused_at is not None:
+        # Closed while the pause stays, it would hide why work does not go on.
+        messages.warning(
+            request,
+            _("Its connection is still paused: this case closes when an administrator resumes it."),
+        )
         return back
     form = ReasonForm(request.POST or None)
     if request.method == "POST" and form.is_valid():

@@ -290,11 +290,16 @@ def _decide(request: HttpRequest, pk: int) -> HttpResponse:
         token = int(request.POST.get("seen_token", ""))
     except ValueError:
         token = -1
-    chosen = request.POST.get("remote_ref", "")
+    chosen = request.POST.get("remote_ref", "").strip()
+    typed = request.POST.get("other_ref", "").strip()
     given = {
         "reason": request.POST.get("reason", ""),
-        "remote_ref": request.POST.get("other_ref", "").strip() or chosen,
+        "remote_ref": typed or chosen,
     }
+    if action == review.LINK and typed and chosen and typed != chosen:
+        both = _("You chose %(chosen)s and entered %(typed)s: leave only the one that is meant.")
+        trouble = both % {"chosen": chosen, "typed": typed}
+        return _page(request, pk, given, trouble, wrong="remote id", status=400)
     try:
         decided = review.act(
             pk,

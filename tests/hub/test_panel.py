@@ -494,3 +494,29 @@ def test_closing_a_case_needs_the_right_to_decide(client: Client, db: None) -> N
     assert client.post(f"/admin/cases/{case.pk}/close/", {"reason": "x"}).status_code == 403
     text = client.get(f"/admin/hub/reviewcase/{case.pk}/change/").content.decode()
     assert f"/admin/cases/{case.pk}/close/" not in text
+
+
+def test_two_answers_to_which_object_are_one_too_many(root: Client) -> None:
+    """A candidate chosen and another id typed: nobody may guess which one is meant."""
+    row = pages.in_state(pages.connection(), State.REVIEW)
+    given = form_of(root, row, action="link", reason="that one", remote_ref="10", other_ref="11")
+    answer = root.post(story(row), given)
+    assert answer.status_code == 400
+    assert "leave only the one that is meant" in answer.content.decode()
+    row.refresh_from_db()
+    assert row.state == State.REVIEW
+
+
+def test_the_case_of_a_paused_connection_stays_while_it_is_paused(root: Client) -> None:
+    portal = pages.connection()
+    gate.pause(portal.pk, "credential", "they refuse our credential")
+    case = cases.about_connection(portal.pk, "credential", "They refuse our credential.")
+    address = f"/admin/cases/{case.pk}/close/"
+    text = root.post(address, {"reason": "seen"}, follow=True).content.decode()
+    assert "still paused" in text
+    case.refresh_from_db()
+    assert case.closed_at is None
+    gate.resume(portal.pk)
+    root.post(address, {"reason": "resumed"})
+    case.refresh_from_db()
+    assert case.closed_by == "root"
