@@ -178,6 +178,10 @@ def throttle(connection_id: int, seconds: float, now: datetime | None = None) ->
     )
 
 
+LONG_BREAK = 5
+"""Openings in a row after which a break is a long one: each waits twice as long as the last."""
+
+
 # --- breaker
 # ----------------------------------------------------------------------------------------
 
@@ -239,9 +243,10 @@ def probed(
     now = now or database_now()
     gate = Gate.objects.filter(connection_id=connection_id, breaker=Breaker.HALF_OPEN)
     if well:
-        gate.update(
-            breaker=Breaker.CLOSED, breaker_until=None, failures=0, openings=0, opened_at=now
-        )
+        # Ages start anew after a break that was long. Were it so after every one, a breaker that
+        # opens and closes for ever would keep what cannot be found out for ever, too.
+        gate.filter(openings__gte=LONG_BREAK).update(opened_at=now)
+        gate.update(breaker=Breaker.CLOSED, breaker_until=None, failures=0, openings=0)
         return
     openings = gate.values_list("openings", flat=True).first()
     if openings is not None:
@@ -253,8 +258,7 @@ def probed(
         )
 
 
-# --- pause
-# ------------------------------------------------------------------------------------------
+# --- pause ----------------------------------------------------------------------------------------
 
 
 def pause(

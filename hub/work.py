@@ -503,7 +503,7 @@ class Work:
         if self.write is None:
             return self._to_review("code_missing", text)
         if self.item.purpose is not Purpose.SEND:
-            return self._decided(Unanswered(text))
+            return self._decided(Unanswered(text, kind=FailureKind.OTHER))
         return self._decided(
             Unanswered(text, nothing_left=not self._begun, kind=FailureKind.OTHER)
             if self._marked

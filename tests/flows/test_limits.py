@@ -102,7 +102,7 @@ def test_a_tenant_with_a_long_queue_delays_nobody_by_more_than_a_round(world: Wo
     there = world.fake_remote()
     loud = world.connect(there, "loud", tenant="loud", max_in_flight=10)
     quiet = world.connect(there, "quiet", tenant="quiet", max_in_flight=10)
-    for n in range(300):
+    for n in range(900):
         world.submit(loud, "c.create", str(n), 1, {"n": n})
     with _working(world):
         world.wait_for(lambda: len(there.requests("loud")) > 60, saying="the loud one's work")
@@ -114,7 +114,8 @@ def test_a_tenant_with_a_long_queue_delays_nobody_by_more_than_a_round(world: Wo
             "the loud one was done before it could be in the way"
         )
         _rest(world, 40)
-    assert between <= 40 + 2 * 10, between
+    # Claimed ahead and in flight, once more while the quiet one's claim is under way.
+    assert between <= 2 * (40 + 2 * 10), between
 
 
 def test_a_remote_that_hangs_fills_its_own_slots_only(world: World) -> None:

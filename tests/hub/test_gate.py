@@ -159,13 +159,17 @@ def test_one_probe_at_a_time(crm: Connection) -> None:
     assert gate.take_probe(crm.pk, 30.0), "whoever probed has died"
 
 
-def test_a_probe_that_is_well_closes_the_breaker(crm: Connection) -> None:
+@pytest.mark.parametrize(("openings", "long"), [(1, False), (gate.LONG_BREAK, True)])
+def test_a_probe_that_is_well_closes_the_breaker(
+    crm: Connection, openings: int, long: bool
+) -> None:
+    """F127: ages begin anew after a long break, not each time a breaker opens and closes."""
     _bad(crm, 5)
-    Gate.objects.update(breaker="half_open")
+    Gate.objects.update(breaker="half_open", openings=openings)
     gate.probed(crm.pk, True, pause=10.0, cap=60.0)
     found = _gate(crm)
     assert (found.breaker, found.failures, found.openings) == ("closed", 0, 0)
-    assert found.opened_at is not None
+    assert (found.opened_at is not None) == long
 
 
 def test_a_probe_of_unknown_fate_opens_it_again_for_longer(crm: Connection) -> None:
