@@ -306,6 +306,9 @@ def act(
     if not reason:
         raise BadPayload("reason: say in a few words why, for those who read it later.")
     remote_ref = clean(remote_ref.strip(), 255)
+    seen_state = clean(seen_state, 10)
+    if abs(seen_token) >= 2**63:
+        seen_token = -1  # no page of ours had it, and no column holds it
     record = Decision(
         operation_id=operation_id,
         action=action,

@@ -18,6 +18,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from hub.admin.search import number
 from hub.models import Connection, Tenant
 from hub.panel import words
 from hub.panel.operation import SEE_VALUES
@@ -52,6 +53,8 @@ class AskedByFilters(admin.ModelAdmin):
     """
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
+        if "\x00" in str(value):
+            return False  # no row can hold it, and one database refuses even the question
         return super().lookup_allowed(lookup, value, request) and any(
             lookup == name or (is_column and lookup.startswith(f"{name}__"))
             for name, is_column in map(_asked, self.get_list_filter(request))
@@ -165,8 +168,8 @@ class TenantFilter(admin.SimpleListFilter):
         return [(str(pk), name) for pk, name in Tenant.objects.values_list("pk", "name")]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
-        value = self.value() or ""
-        return rows.filter(**{self.path: int(value)}) if value.isdecimal() else rows
+        pk = number(self.value() or "")
+        return rows if pk is None else rows.filter(**{self.path: pk})
 
 
 class ConnectionFilter(admin.SimpleListFilter):
@@ -180,8 +183,8 @@ class ConnectionFilter(admin.SimpleListFilter):
         return [(str(pk), name) for pk, name in Connection.objects.values_list("pk", "name")]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
-        value = self.value() or ""
-        return rows.filter(**{self.path: int(value)}) if value.isdecimal() else rows
+        pk = number(self.value() or "")
+        return rows if pk is None else rows.filter(**{self.path: pk})
 
 
 class ActionFilter(admin.SimpleListFilter):

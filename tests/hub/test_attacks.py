@@ -11,7 +11,9 @@ from django.test import Client
 
 from hub.contract import Answer
 from hub.http import _decoded
+from hub.models import Decision
 from hub.redaction import Scrubber
+from hub.states import State
 from integrations.bitrix24.errors import text_of
 from tests.hub import pages
 
@@ -127,3 +129,38 @@ def test_the_overview_shows_nobody_what_no_list_would(client: Client) -> None:
     text = client.get("/admin/").content.decode()
     assert "Very private" in text or "portal-of-acme" in text
     assert "drain-1" not in text
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "query",
+    [
+        "operation/?action=%00",
+        "operation/?state=all&reason=%00",
+        f"operation/?tenant={'9' * 30}",
+        f"operation/?connection={'9' * 30}",
+        "attempt/?outcome=%00",
+        "attempt/?purpose__exact=%00",
+        "connection/?integration__exact=%00",
+        "reviewcase/?subject__exact=%00",
+        "decision/?action=%00",
+    ],
+)
+def test_no_address_ends_in_an_error_page(client: Client, query: str) -> None:
+    pages.one_of_each(pages.connection())
+    client.force_login(pages.person("root", root=True))
+    assert client.get(f"/admin/hub/{query}").status_code in (200, 400)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("state", "token"),
+    [("review", "9" * 30), ("review", "-" + "9" * 30), ("\x00", "0"), ("z" * 300, "5")],
+)
+def test_a_forged_page_is_a_stale_page(client: Client, state: str, token: str) -> None:
+    """What no column holds, sent as what the person saw, ended in an error page, off the record."""
+    row = pages.in_state(pages.connection(), State.REVIEW)
+    client.force_login(pages.person("root", root=True))
+    given = {"action": "discard", "reason": "x", "seen_state": state, "seen_token": token}
+    assert client.post(f"/admin/operations/{row.pk}/", given).status_code == 409
+    assert Decision.objects.filter(operation=row, done=False).count() == 1
