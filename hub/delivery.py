@@ -263,6 +263,7 @@ class Drain:
                     self._wake_one()
             if result is not None:
                 self._desk.settle(result)
+            self._flight.ended += 1
             if self._flight.queued == self.tuning.claim_depth // 2:
                 self._desk.wish_for_work()
 
@@ -273,6 +274,7 @@ class Drain:
                 self._flight.queued -= 1
                 self._flight.per_lane[item.connection_id] -= 1
                 self._desk.settle(Work(self, item, self._remotes[item.connection_id]).give_back())
+                self._flight.ended += 1
         while self._idle:
             self._wake_one()
 

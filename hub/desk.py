@@ -58,8 +58,9 @@ class Flight:
     queued: int = 0
     in_flight: int = 0
     per_lane: dict[int, int] = field(default_factory=dict)
+    ended: int = 0
+    """How many of the operations handed to the loop have come back, or been dropped."""
     accepting: bool = True
-    finished: bool = False
 
 
 class NotOurTime(Exception):
@@ -118,6 +119,8 @@ class Desk:
         self._quarantine_turn = 0
         self._quarantine_after = 0.0
         self._quarantine_in_vain = False
+        self._apart = False
+        self._handed = 0
         self._tokens_at: float | None = None
         self._listening = False
         self._ending = False
@@ -369,9 +372,10 @@ class Desk:
         self._rung = False
         clock = self._clock()
         self._next_claim = clock + self.tuning.poll_interval
-        if self._quarantine and (self.flight.in_flight or self.flight.queued):
+        if (self._quarantine or self._apart) and not self._empty_handed():
             self._next_claim = clock + 0.01
             return  # beside what has lost its worker before nothing may be in flight in this drain
+        self._apart = False
         self._tokens_at = None
         taken = self._claim_batch(clock)
         self._steps("claim.committed")
@@ -386,6 +390,8 @@ class Desk:
             self._next_claim = 0.0
         if taken:
             self.idle_since = None
+            self._apart = bool(apart)
+            self._handed += len(taken)
             self._take(taken, dict(self._remotes))
         if apart and not taken:
             # What is due and cannot be taken must not keep the rest waiting: their turn comes now,
@@ -400,6 +406,10 @@ class Desk:
             self._quarantine_in_vain = False
         elif not taken and self.idle_since is None:
             self.idle_since = clock
+
+    def _empty_handed(self) -> bool:
+        """Whether nothing this drain has claimed is still out, or back and not stored yet."""
+        return self._handed == self.flight.ended and not self._settler.waiting
 
     def _lapsed_and_due(self) -> int:
         """How many lapses the due operations have whose turn it is to be claimed apart, or 0.
