@@ -7,7 +7,7 @@ update (protocol §17). A lapsed `sent` never becomes plainly claimable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from hub import cases, claims, gate, moves, remote
 from hub.contract import Kind, Lapsed, SafetyClass, Write
 from hub.http import boottime
 from hub.indexes import UNFINISHED, Literal
-from hub.models import Gate, Installation, Operation
+from hub.models import Attempt, Gate, Installation, Operation
 from hub.models.gate import Breaker
 from hub.moves import Settlement, Subject
 from hub.policy import Advice, Facts, Verdict, decide, inherit
@@ -153,6 +153,7 @@ class Sweeper:
         """Leases that ran out (rows 3, 6, 9, 10, 12; row 13 for looks)."""
         lapsed = Operation.objects.filter(lease_until__lt=now).order_by("lease_until", "id")
         found = self._rows(lapsed)
+        claimed = self._claimed_at(found)
         planned = []
         for row in found:
             self._steps("sweep.row")
@@ -166,10 +167,43 @@ class Sweeper:
                 # The worker may have been frozen before its last guard, and the copy may still be
                 # under way.
                 last = (row.sent_at - now).total_seconds() + self.tuning.margin + action.max_send
+                if row.lease_until is not None and self._under_other_numbers(
+                    row.lease_until, claimed.get((row.pk, row.lease_token)), remotes, row
+                ):
+                    whole = (row.lease_until - now).total_seconds() - self.tuning.margin
+                    last = max(last, whole)
                 facts = _at_lapse(facts, -last)
             verdict = decide(facts, Lapsed(), self.tuning.limits, self._roll())
             planned.append(self._planned(row, action, facts, verdict, last=last, lapsed=True))
         return self._make(planned, remotes, now), len(found) == BATCH
+
+    def _claimed_at(self, found: Iterable[Operation]) -> dict[tuple[int, int], datetime]:
+        """When those that were sent had been claimed, by operation and token."""
+        sent = [row.pk for row in found if row.state == State.SENT.value]
+        if not sent:
+            return {}
+        opened = Attempt.objects.filter(operation_id__in=sent, settled_at__isnull=True)
+        return {
+            (pk, token): at
+            for pk, token, at in opened.values_list("operation_id", "token", "claimed_at")
+        }
+
+    def _under_other_numbers(
+        self,
+        until: datetime,
+        claimed: datetime | None,
+        remotes: Mapping[int, Remote],
+        row: Operation,
+    ) -> bool:
+        """Whether a lease was measured by another `max_send` than the one in force.
+
+        Its worker may have sent for longer than today's numbers say; but never past the lease.
+        """
+        ready = remotes.get(row.connection_id)
+        if ready is None or claimed is None:
+            return True
+        lease = (until - claimed).total_seconds()
+        return abs(lease - self.tuning.lease(ready.longest_send)) > 0.5
 
     def _overdue(self, remotes: Mapping[int, Remote], now: datetime) -> tuple[int, bool]:
         """What has waited too long (rows 16, 19). A paused gate stops the clock."""

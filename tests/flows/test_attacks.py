@@ -6,6 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from django.db import transaction
 from hub import outbox, review
 from hub.models import Connection, Decision, Mapping
 from hub.outbox import Submitted
+from tests.harness.crashing import Crash, Fuse
 from tests.harness.remote import FakeRemote
 from tests.harness.world import World
 
@@ -169,3 +172,30 @@ def test_a_caller_that_takes_its_time_costs_no_answer(
         thread.join(30)
     world.settle(60)
     assert world.state(two) == ("discarded" if commits else "confirmed")
+
+
+# --- numbers that change in mid-flight ---
+
+
+def test_a_max_send_that_is_lowered_does_not_shorten_the_wait_of_what_is_out(
+    world: World, there: FakeRemote, crm: Connection
+) -> None:
+    """A3: its worker may send until its lease ends. By the lowered number "not there" was trusted
+    while the first copy could still be executed: a blind repeat.
+    """
+    crm.numbers = {"*": {**NUMBERS, "max_send": 4.0}}
+    crm.save()
+    done = world.submit(crm, "c.create", "1", 1, {"n": 1})
+    with suppress(Crash):
+        world.drain(steps=Fuse("send.connected"))
+    row = world.operation(done)
+    assert row.state == "sent"
+    assert row.lease_until is not None
+    crm.numbers = {"*": {**NUMBERS, "max_send": 0.2}}
+    crm.save()
+    world.settle()
+    after = world.operation(done)
+    assert after.state == "confirmed", world.story(done)
+    assert after.last_byte_at is not None
+    margin = timedelta(seconds=world.tuning.limits.margin)
+    assert after.last_byte_at >= row.lease_until - margin - timedelta(seconds=0.1)
