@@ -419,7 +419,10 @@ def test_one_of_two_hundred_kills_its_workers(
     assert world.states()["confirmed"] < 100
     _work_on(world)
     assert dict(world.states()) == {"confirmed": 199, "review": 1}, [
-        world.story(pk) for pk in Operation.objects.filter(state="review").exclude(source_id="poison").values_list("pk", flat=True)[:1]
+        world.story(pk)
+        for pk in Operation.objects.filter(state="review")
+        .exclude(source_id="poison")
+        .values_list("pk", flat=True)[:1]
     ]
     assert Operation.objects.get(state="review").source_id == "poison"
     assert 2 <= len(deaths) <= 3, "it may have lost its worker to the other crash before"

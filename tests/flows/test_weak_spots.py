@@ -413,3 +413,32 @@ def test_another_process_takes_over_from_the_dead(world: World) -> None:
     world.work(1)
     world.wait_for(lambda: world.state(done) == "confirmed", 15.0, saying="the take-over")
     assert len(there.effects("acme")) == 1
+
+
+# --- slots, and a network that repeats
+# -------------------------------------------------------------
+
+
+def test_waiting_for_a_slot_costs_nothing(world: World, there: FakeRemote) -> None:
+    """F27: with one slot and a slow remote the others wait; no attempt is used up, nothing is N."""
+    crm = world.connect(there, numbers=NUMBERS, max_in_flight=1)
+    there.order("slow", "POST", seconds=0.15, times=3)
+    done = [world.submit(crm, "c.create", str(n), 1, FIELDS) for n in range(6)]
+    world.settle()
+    assert [world.operation(one).attempts for one in done] == [1] * 6
+    assert world.states() == {"confirmed": 6}
+
+
+@pytest.mark.parametrize(("action", "effects"), [("a.create", 1), ("b.create", 1), ("c.create", 2)])
+def test_a_request_that_the_network_repeats(
+    world: World, there: FakeRemote, action: str, effects: int
+) -> None:
+    """F43: key and condition absorb the second copy; class c cannot, and only a comparison sees it."""
+    if effects > 1:
+        world.allow("I1", "the network made it two, and nothing here can prevent that")
+    crm = world.connect(there, numbers=NUMBERS)
+    there.order("twice", "*")
+    done = world.submit(crm, action, "1", 1, FIELDS)
+    world.settle()
+    assert world.state(done) == "confirmed", world.story(done)
+    assert len(there.effects("acme")) == effects
