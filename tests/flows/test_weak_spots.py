@@ -433,7 +433,7 @@ def test_waiting_for_a_slot_costs_nothing(world: World, there: FakeRemote) -> No
 def test_a_request_that_the_network_repeats(
     world: World, there: FakeRemote, action: str, effects: int
 ) -> None:
-    """F43: key and condition absorb the second copy; class c cannot, and only a comparison sees it."""
+    """F43: key and condition absorb the second copy; in class c only a comparison can see it."""
     if effects > 1:
         world.allow("I1", "the network made it two, and nothing here can prevent that")
     crm = world.connect(there, numbers=NUMBERS)
