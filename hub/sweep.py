@@ -30,8 +30,8 @@ from hub.states import Actor, Purpose, State
 from hub.tuning import Tuning
 
 BATCH = 1000
-UNPARK_EVERY = 30.0
-"""Seconds: what it looks for is rare, and it reads the index of all that is parked."""
+UNPARK_EVERY = 6
+"""Sweeps from one look for rows left parked to the next: rare, and it reads all that is parked."""
 _NO_SECRETS = Scrubber()
 
 
@@ -130,7 +130,7 @@ class Sweeper:
         gate.end_pauses(None if is_postgres() else now())
         self._compare_clocks(now)
         if self._clock() >= self._unpark_at:
-            self._unpark_at = self._clock() + UNPARK_EVERY
+            self._unpark_at = self._clock() + UNPARK_EVERY * self.tuning.sweep_every
             moved += claims.unpark_left_behind()
         for work in (
             self._lapsed,

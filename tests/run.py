@@ -196,7 +196,7 @@ def _arguments(given: Sequence[str] | None) -> tuple[argparse.Namespace, list[st
         "-n",
         dest="workers",
         type=int,
-        help="test processes side by side (2, or 0 for chosen tests)",
+        help="test processes side by side (3, or 0 for chosen tests)",
     )
     parser.add_argument("--limit", type=float, default=_LIMIT, help="seconds for the whole run")
     return parser.parse_known_args(given)
@@ -206,7 +206,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the suite and return the exit code: 0 when tests ran and none failed."""
     options, extra = _arguments(given)
     databases = [SQLITE, POSTGRESQL] if options.db == "both" else [options.db]
-    workers = options.workers if options.workers is not None else (0 if extra else 2)
+    workers = options.workers if options.workers is not None else (0 if extra else 3)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped, too
     began = time.monotonic()
     results: list[Result] = []

@@ -102,7 +102,7 @@ def test_a_tenant_with_a_long_queue_delays_nobody_by_more_than_a_round(world: Wo
     there = world.fake_remote()
     loud = world.connect(there, "loud", tenant="loud", max_in_flight=10)
     quiet = world.connect(there, "quiet", tenant="quiet", max_in_flight=10)
-    for n in range(900):
+    for n in range(500):
         world.submit(loud, "c.create", str(n), 1, {"n": n})
     with _working(world):
         world.wait_for(lambda: len(there.requests("loud")) > 60, saying="the loud one's work")

@@ -232,7 +232,7 @@ def test_a_pause_while_fifty_are_in_flight(world: World) -> None:
     """F111: what has left settles; nothing new starts, until the person opens it again."""
     world.tuning = small_tuning(senders=50, claim_depth=100)
     there = world.fake_remote()
-    crm = world.connect(there, max_in_flight=50)
+    crm = world.connect(there, numbers={"max_send": 10.0}, max_in_flight=50)
     there.order("slow", "POST", seconds=0.6, times=1000)
     for n in range(200):
         world.submit(crm, "c.create", str(n), 1, {"n": n})
