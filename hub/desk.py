@@ -214,7 +214,11 @@ class Desk:
 
     def _run(self) -> None:
         try:
-            self._open()
+            # A database that is away just now is waited for: whoever started us may not come back.
+            while not self._guarded(self._open):
+                if self._ending:
+                    return
+                self._pause_after_failure()
             while not (self._ending and not self._settler.waiting and not self._marks):
                 self._round()
                 self._sleep()

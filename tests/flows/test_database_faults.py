@@ -22,7 +22,7 @@ from django.db import DatabaseError
 from django.db import connection as database
 from django.utils import timezone
 
-from hub.models import Attempt, Evidence, Installation, Mapping, Operation
+from hub.models import Attempt, Evidence, Heartbeat, Installation, Mapping, Operation
 from hub.outbox import Submitted
 from hub.sweep import Sweeper
 from tests.harness import audit
@@ -79,6 +79,7 @@ def test_the_database_goes_away_in_mid_work(world: World) -> None:
     for number in range(120):
         world.submit(connection, ("a.note", "c.create")[number % 2], str(number), 1, FIELDS)
     workers = world.work(2)
+    world.wait_for(lambda: Heartbeat.objects.count() == 2, 30, "both at work")
     for time_out in range(4):
         world.wait_for(lambda: len(writes(remote)) > 20 * time_out, 20)  # noqa: B023
         with unreachable(world):

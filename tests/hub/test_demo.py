@@ -180,6 +180,7 @@ def test_a_stand_in_that_does_not_answer_loses_only_its_fault():
     assert fresh == Operation.objects.count() == len(list(demo.scenes()))
 
 
+@pytest.mark.sqlite  # the demo is a local run
 @pytest.mark.processes
 @pytest.mark.django_db(transaction=True)
 def test_told_to_the_end_most_settles_by_itself_and_the_rest_waits_for_people(monkeypatch):
