@@ -92,7 +92,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Leave the counts where tests/run.py told this run to put them."""
     target = os.environ.get(REPORT_VARIABLE)
     if target and not hasattr(config, "workerinput"):
-        counts = {name: len(terminalreporter.stats.get(name, ())) for name in _OUTCOMES}
+        counts: dict[str, Any] = {
+            name: len(terminalreporter.stats.get(name, ())) for name in _OUTCOMES
+        }
+        stats = terminalreporter.stats
+        failed = [one.nodeid for name in ("failed", "error") for one in stats.get(name, ())]
+        counts["again"] = list(dict.fromkeys(failed))
         Path(target).write_text(json.dumps(counts))
 
 

@@ -24,7 +24,7 @@ from tests.harness.remote import FakeRemote
 from tests.harness.world import World, small_tuning
 
 FIELDS = {"name": "Ann"}
-PATIENT = small_tuning(breaker_threshold=10_000)
+PATIENT = small_tuning(breaker_threshold=10_000, margin=1.5, lease_addend=6.0)
 
 
 def reference(world: World, done: Submitted) -> str:

@@ -37,7 +37,8 @@ class SQL:
     )
     TRANSACTIONS = (
         "SELECT pid, CAST(xact_start AS text), state FROM pg_stat_activity "
-        "WHERE application_name LIKE 'hub-drain%%' AND xact_start IS NOT NULL"
+        "WHERE application_name LIKE 'hub-drain%%' AND xact_start IS NOT NULL "
+        "AND datname = current_database()"
     )
 
 
