@@ -96,7 +96,6 @@ class Drain:
         self._rotation: deque[int] = deque()
         self._remotes: dict[int, Remote] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._ended = False
         self._loop: asyncio.AbstractEventLoop
         self._wire: Wire
         self._slots: asyncio.Semaphore
@@ -143,7 +142,6 @@ class Drain:
             await self._watch(runners)
         finally:
             self._flight.accepting = False
-            self._ended = True
             for task in runners:
                 task.cancel()
             await asyncio.gather(*runners, return_exceptions=True)
@@ -371,10 +369,6 @@ class Drain:
     @property
     def steps(self) -> Callable[[str], None]:
         return self._steps
-
-    @property
-    def watched(self) -> bool:
-        return self._steps is not _nothing
 
     @property
     def roll(self) -> Callable[[], float]:

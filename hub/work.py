@@ -93,7 +93,6 @@ class Work:
         "_drain",
         "_look_began",
         "_marked",
-        "_started",
         "item",
         "remote",
         "write",
@@ -107,8 +106,7 @@ class Work:
         self._calls = 0
         self._begun = False
         self._marked = False
-        self._started = drain.clock()
-        self._look_began = self._started
+        self._look_began = drain.clock()
 
     # --- the steps ---
 
