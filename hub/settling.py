@@ -227,6 +227,10 @@ class Settler:
                 bad[lane] = bad.get(lane, 0) + 1
             elif verdict.breath is Breath.GOOD:
                 good.add(lane)
+            if verdict.degrade:
+                gate.degrade(lane, one.item.action, verdict.degrade, verdict.text, now)
+            if one.item.probe:
+                self.probed(lane, verdict.breath is Breath.GOOD)
             if one.move.after is State.CONFIRMED:
                 if confirmed.has_listeners():
                     self._tell(one)
@@ -237,21 +241,8 @@ class Settler:
                 self._halt(one, now)
             if verdict.throttle is not None:
                 self._throttle(lane, verdict.throttle, now)
-            if verdict.degrade:
-                gate.degrade(lane, one.item.action, verdict.degrade, verdict.text, now)
             if one.replace_with:
                 self._replace(one, now)
-        for one in hit:
-            if one.move.verdict.degrade and one.move.after is State.CONFIRMED:
-                gate.degrade(
-                    one.item.connection_id,
-                    one.item.action,
-                    one.move.verdict.degrade,
-                    one.move.verdict.text,
-                    now,
-                )
-            if one.item.probe:
-                self.probed(one.item.connection_id, one.move.verdict.breath is Breath.GOOD)
         for lane, count in bad.items():
             if lane not in good:
                 self._failing.add(lane)
