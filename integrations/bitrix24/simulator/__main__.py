@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from .control import control
+from .control import control, is_control
 from .service import Service, Settings
 from .state import StateFile
 from .wire import HttpProtocol, Reply, Request
@@ -84,7 +84,7 @@ async def _serve(service: Service, state: StateFile | None, options: argparse.Na
     tasks: set[asyncio.Task[None]] = set()
 
     def handle(request: Request) -> Reply | object:
-        if request.target.startswith("/_sim/"):
+        if is_control(request):
             return control(service, request)
         return service.handle(request)
 

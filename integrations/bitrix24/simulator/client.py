@@ -217,7 +217,8 @@ class Simulator:
         return self._send("POST", "limits", {"portal": portal, **given})
 
     def reset(self) -> None:
-        """Forget everything: records, ledger, requests, faults, limits, violations."""
+        """Forget everything but which ids were given: records, ledger, requests, faults, limits,
+        violations."""
         self._send("POST", "reset", {})
 
     def seed(self, fields: Json, portal: str = "default", entity: str = "contact") -> Json:

@@ -14,15 +14,38 @@ from .service import Service
 from .store import shown
 from .wire import Reply, Request
 
+HANDLES = {
+    "GET ledger": "what was really changed; since=ID, and every other name in it, filter",
+    "GET requests": "what was received; since=N, and every other name in it, filter",
+    "GET items": "the records that exist now; portal=, entity=",
+    "GET faults": "every fault with a text, and the orders still waiting",
+    "POST faults": 'order one: {"method": "crm.item.add", "fault": "answer_lost_after_commit"}',
+    "DELETE faults": "forget the orders",
+    "POST limits": 'set a rate: {"portal": "acme", "rate": 2, "burst": 50}; rate null: none',
+    "POST items": 'a person creates: {"portal": "acme", "entity": "contact", "fields": {}}',
+    "POST people": 'change by hand: {"action": "update", "portal": "acme", "id": 1, "fields": {}}',
+    "POST plant": "as people, always an update",
+    "GET violations": "what the witness saw",
+    "GET status": "counts, among them the late commits still to come",
+    "POST reset": "forget everything but which ids were given",
+}
+"""What can be asked below ``/_sim/``, and for what."""
+
 
 class Unusable(Exception):
     """A control request that cannot be right; the text says why."""
 
 
+def is_control(request: Request) -> bool:
+    """Whether a request is the tests' own, not one to a portal."""
+    path = request.target.partition("?")[0]
+    return path == "/_sim" or path.startswith("/_sim/")
+
+
 def control(service: Service, request: Request) -> Reply:
     """Answer a request under ``/_sim/``; wrong ones get 400 or 404 with a text."""
     path, _, query = request.target.partition("?")
-    name = path.removeprefix("/_sim/").strip("/")
+    name = path.removeprefix("/_sim").strip("/")
     asked = dict(parse_qsl(query))
     try:
         given = json.loads(request.body) if request.body else {}
@@ -43,6 +66,8 @@ def _answer(
     service: Service, verb: str, name: str, asked: Mapping[str, str], given: Mapping[str, Any]
 ) -> Any:
     match verb, name:
+        case "GET", "":
+            return {"handles": HANDLES, "more": "integrations/bitrix24/simulator/README.md"}
         case "GET", "ledger":
             return {"effects": _newer(service.ledger.effects, "id", asked)}
         case "GET", "requests":
@@ -82,7 +107,7 @@ def _answer(
                 "requests": service.ledger.asked,
                 "witness": service.witness is not None,
             }
-    raise LookupError(f"there is no {verb} /_sim/{name}")
+    raise LookupError(f"there is no {verb} /_sim/{name}; GET /_sim/ lists what there is")
 
 
 def _newer(rows: list[Any], counter: str, asked: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -77,6 +77,11 @@ class Portal:
         self.ledger = ledger
         self.store = Store(clock)
 
+    def forget(self, ledger: Ledger) -> None:
+        """Lose every record and write into this ledger from now on; ids are not given again."""
+        self.ledger = ledger
+        self.store = self.store.emptied()
+
     def perform(self, call: Call, twist: Twist = NO_TWIST, inner: Refuse | None = None) -> Answer:
         """Run one call.
 

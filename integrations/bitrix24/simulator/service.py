@@ -78,13 +78,17 @@ class Service:
         return self.portals[name]
 
     def reset(self) -> None:
-        """Forget data, ledger, faults and limits; late commits under way come to nothing."""
+        """Forget data, ledger, faults and limits; late commits under way come to nothing.
+
+        A portal goes on counting its ids where it was: no portal ever gives one twice.
+        """
         self.generation += 1
         self.pending_commits = 0
         self.orders = Orders()
         self.limits.reset()
         self.ledger = Ledger()
-        self.portals = {}
+        for portal in self.portals.values():
+            portal.forget(self.ledger)
         self.self_hosted = set()
         if self.witness is not None:
             self.witness.reset()

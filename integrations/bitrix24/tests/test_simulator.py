@@ -3,12 +3,15 @@
 import hashlib
 import http.client
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from integrations.bitrix24.simulator import control
 from integrations.bitrix24.simulator.client import Simulator, SimulatorError
 
 CONTACT = 3
@@ -473,7 +476,7 @@ def test_effects_carry_the_digest_of_the_bytes(simulator: Simulator) -> None:
         "portal": "acme",
         "method": "crm.item.add",
         "entity": "contact",
-        "remote_id": "1",
+        "remote_id": str(simulator.items("acme")[0]["id"]),
         "reference": "r",
         "version": "4",
         "digest": hashlib.sha256(body).hexdigest(),
@@ -513,7 +516,33 @@ def test_reset_forgets_everything(simulator: Simulator) -> None:
     simulator.reset()
     assert (simulator.items(), simulator.ledger(), simulator.requests()) == ([], [], [])
     assert simulator.faults()["orders"] == []
-    assert [add(simulator)["id"] for _ in range(3)] == [1, 2, 3]
+
+
+def test_an_id_is_never_given_again_whatever_is_forgotten(simulator: Simulator) -> None:
+    first = simulator.seed({"fm": [phone("+1")]}, portal="acme")
+    simulator.reset()
+    assert simulator.items("acme") == []
+    second = simulator.seed({"fm": [phone("+1")]}, portal="acme")
+    assert second["id"] > first["id"]
+    assert second["fm"][0]["id"] > first["fm"][0]["id"]
+    assert [effect["remote_id"] for effect in simulator.ledger()] == [str(second["id"])]
+
+
+def test_the_bare_address_lists_the_handles(simulator: Simulator) -> None:
+    """Each of them is answered, and the page beside the code names each."""
+    for target in ("/_sim/", "/_sim", "/_sim/?x=1"):
+        status, body = raw(simulator, "GET", target)
+        assert status == 200
+    handles = body["handles"]
+    page = (Path(control.__file__).parent / "README.md").read_text()
+    for handle, text in handles.items():
+        verb, name = handle.split()
+        assert text
+        assert f"`{verb} {name}" in page, handle
+        if verb == "GET":
+            assert raw(simulator, verb, f"/_sim/{name}")[0] == 200, handle
+    cases = re.findall(r'case "(\w+)", "(\w+)"', Path(control.__file__).read_text())
+    assert {f"{verb} {name}" for verb, name in cases} == set(handles)
 
 
 def test_control_errors_say_what_is_wrong(simulator: Simulator) -> None:
@@ -522,4 +551,6 @@ def test_control_errors_say_what_is_wrong(simulator: Simulator) -> None:
     with pytest.raises(SimulatorError, match="unknown names in the order: colour"):
         simulator.fault("throttle", colour="red")
     status, body = raw(simulator, "GET", "/_sim/nothing")
-    assert (status, body["error"]) == (404, "there is no GET /_sim/nothing")
+    assert (status, body["error"]) == (
+        404, "there is no GET /_sim/nothing; GET /_sim/ lists what there is"
+    )  # fmt: skip

@@ -64,6 +64,10 @@ def test_a_reset_is_kept_too(tmp_path: Path) -> None:
         second.seed({"name": "new"})
     with Simulator(state=state) as third:
         assert [item["name"] for item in third.items()] == ["new"]
+        third.reset()
+    with Simulator(state=state) as fourth:
+        assert fourth.items() == []
+        assert fourth.seed({"name": "newest"})["id"] == 3, "an id is never given again"
 
 
 def test_a_foreign_state_file_is_left_alone(tmp_path: Path) -> None:
