@@ -42,8 +42,16 @@ QUICK = 5.0
 """A child that ends sooner than so many seconds after its start is started again more slowly."""
 
 
+LAST_PORT = 65_534
+"""The highest port of the web: the stand-in takes the next, and there is none above 65535."""
+
+
 class Occupied(Exception):
     """Something else has the lock or a port; the text says what, and what to do."""
+
+
+class NoPort(Exception):
+    """`HUB_PORT` is no port a local run can use; the text says which are."""
 
 
 # --- one run at a time ----------------------------------------------------------------------------
@@ -90,6 +98,16 @@ class Lock:
             self._file.truncate(0)
             self._file.close()
             self._file = None
+
+
+def ports_of(web: int) -> dict[int, str]:
+    """The ports of a local run and for what each is; raises `NoPort`."""
+    if not 1 <= web <= LAST_PORT:
+        raise NoPort(
+            f"HUB_PORT is {web}: set it to a number from 1 to {LAST_PORT}; the stand-in takes the "
+            "next one."
+        )
+    return {web: "the web", web + 1: "the stand-in"}
 
 
 def claim_ports(ports: Mapping[int, str], patience: float) -> None:

@@ -111,7 +111,7 @@ def test_an_argument_that_is_missing_ends_with_2(crm: Connection) -> None:
 def test_another_payload_ends_with_3(crm: Connection) -> None:
     """F3: the text names the operation and the next step."""
     said("hub_submit", "crm", "probe.echo", "1", "1", '{"nonce": "n"}')
-    with pytest.raises(CommandError, match=r"^Operation .* new version") as caught:
+    with pytest.raises(CommandError, match=r"^hub/1: Operation .* new version") as caught:
         said("hub_submit", "crm", "probe.echo", "1", "1", '{"nonce": "m"}')
     assert caught.value.returncode == 3
     assert Operation.objects.count() == 1
@@ -191,8 +191,21 @@ def test_the_worst_line_decides_the_code(crm: Connection, monkeypatch: pytest.Mo
     code, out, err = lines(monkeypatch, text)
     assert code == 3
     assert out.split("\n")[1:] == ["", "", ""]
-    assert "line 2: Operation" in err
-    assert "line 3:" in err
+    assert "line 2: hub/1: Operation" in err
+    assert "line 3: hub/1:" in err
+
+
+def test_what_is_said_names_source_and_id(crm: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F10: two sources may use one id, so a message names both."""
+    for name in ("erp", "shop"):
+        with pytest.raises(CommandError, match=rf"^{name}/7: nonce"):
+            said("hub_submit", "crm", "probe.echo", "7", "1", "{}", "--source", name)
+    _code, _out, err = lines(
+        monkeypatch, line("crm", "probe.echo", "7", "x", {}), "--source", "erp"
+    )
+    assert err.startswith("line 1: erp/7: version: ")
+    long = lines(monkeypatch, line("crm", "probe.echo", "7" * 900, 1, {"nonce": "n"}))[2]
+    assert len(long) < 400
 
 
 @pytest.mark.processes

@@ -239,6 +239,22 @@ def test_a_lock_tells_whether_the_last_run_ended_well(tmp_path):
     third.release()
 
 
+@pytest.mark.parametrize("port", ["0", "-1", "65535", "80000", "8000.5", "web", "1e400"])
+def test_a_port_that_is_none_is_said_in_one_line(run_local, port):
+    done = run_local.run(HUB_PORT=port)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "HUB_PORT is " in done.stderr
+    assert "set it to a" in done.stderr
+
+
+def test_the_last_port_leaves_one_for_the_stand_in():
+    assert local.ports_of(65_534) == {65_534: "the web", 65_535: "the stand-in"}
+    with pytest.raises(local.NoPort, match="from 1 to 65534"):
+        local.ports_of(65_535)
+
+
 def test_taken_ports_are_named_with_the_variable_to_change():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from hub import keys, outbox
 from hub.contract import BadPayload
 from hub.models import Connection
+from hub.redaction import clean
 
 
 class Command(BaseCommand):
@@ -70,20 +71,23 @@ class Command(BaseCommand):
     def _one(
         self, name: Any, action: Any, source_id: Any, version: Any, payload: Any, *, source: str
     ) -> None:
+        source_id = source_id if isinstance(source_id, str) else json.dumps(source_id)
+        # Two sources may use one id: what is said of it names both.
+        whose = clean(f"{source}/{source_id}", 120)
         try:
             connection = self._connection(keys.check_text("connection", str(name)))
             submitted = outbox.submit(
                 connection,
                 str(action),
-                source_id=source_id if isinstance(source_id, str) else json.dumps(source_id),
+                source_id=source_id,
                 version=_version(version),
                 fields=keys.parse_payload(payload) if isinstance(payload, str) else payload,
                 source_system=source,
             )
         except outbox.Drift as error:
-            raise CommandError(str(error), returncode=3) from None
+            raise CommandError(f"{whose}: {error}", returncode=3) from None
         except (BadPayload, outbox.Impossible) as error:
-            raise CommandError(str(error), returncode=2) from None
+            raise CommandError(f"{whose}: {error}", returncode=2) from None
         self.stdout.write(str(submitted.operation_id))
 
     def _connection(self, name: str) -> Connection:

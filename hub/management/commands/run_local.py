@@ -25,11 +25,14 @@ class Command(BaseCommand):
             raise CommandError(
                 "run_local is for this machine only: set HUB_LOCAL=1 (`make run` does)."
             )
+        try:
+            ports = local.ports_of(settings.HUB_PORT)
+        except local.NoPort as error:
+            raise CommandError(str(error), returncode=2) from None
         address = f"http://127.0.0.1:{settings.HUB_PORT}/"
         lock = local.Lock(Path(settings.HUB_HOME) / "run.lock")
         try:
             lock.take(f"process {os.getpid()}, {address}")
-            ports = {settings.HUB_PORT: "the web", settings.HUB_PORT + 1: "the stand-in"}
             try:
                 # What a killed run left behind is on its way out, so it gets a moment.
                 local.claim_ports(ports, patience=15.0 if lock.unclean else 0.0)
@@ -68,7 +71,7 @@ class Command(BaseCommand):
             f"\n  The hub runs at {address}admin/\n"
             f"  Logins   {logins}\n"
             f"  Password {made.password}\n"
-            f"  Stand-in {demo.simulator_url()}/_sim/ledger\n"
+            f"  Stand-in {demo.simulator_url()}/_sim/\n"
             f"  Ctrl-C stops everything.\n\n"
         )
         self.stdout.flush()
