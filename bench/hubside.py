@@ -295,8 +295,11 @@ def cost(turns: int, batch: int, settle_all: bool = False) -> dict[str, Any]:
     from hub import claims, moves, policy
     from hub.contract import Done, Kind
     from hub.models import Connection
+    from hub.sql import go_by_index, is_postgres
     from hub.states import Actor, Outcome, Purpose, State
 
+    if is_postgres():
+        go_by_index()  # as a drain does
     lane = Connection.objects.order_by("pk").values_list("pk", flat=True)[0]
     who = claims.Claim("bench", 1, 0)
     spent: dict[str, list[float]] = {"claim": [], "mark": [], "settle": [], "taken": []}

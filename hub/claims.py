@@ -8,8 +8,8 @@ the blocker it looks for, and C2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import connection
@@ -54,21 +54,27 @@ class Claimed(Subject):
     claimed_at: datetime | None = field(default=None)
 
 
+# In the order of `Claimed`. Moments nobody asks about are not fetched: the driver takes longer to
+# read a moment than all the rest of a row.
 _RETURNED = """o.id, o.lease_token, o.tenant_id, o.connection_id, o.state, o.object_type,
   o.source_system, o.source_id, o.action, o.version, o.attempts, o.repeats, o.lapses, o.looks,
   o.maybe_executed, o.stream, o.yields_ref, o.remote_ref, o.job, o.reference, o.variant,
   o.generation, o.remote_key, o.payload, o.payload_schema, o.fingerprint, o.first_sent_at,
-  o.last_byte_at, o.absent_since, o.created_at, o.state_since, o.retry_since, o.restored"""
-_COUNT = _RETURNED.count("o.")
+  o.last_byte_at, o.absent_since,
+  CASE WHEN o.maybe_executed THEN o.created_at END AS created_at,
+  CASE WHEN o.state <> 'running' THEN o.state_since END AS state_since,
+  o.retry_since, o.restored, o.full_state"""
+_FULL_STATE = len(fields(Subject)) + 13
+"""Where, in what is returned, `full_state` stands, and behind it what belongs to the mapping."""
 
 _WITH_MAPPING = """SELECT o.*, m.remote_ref AS mref, m.version AS mver, m.remote_version AS mrver,
   m."values" AS mvals, m.deleted_at IS NOT NULL AS mgone,
-  (f.full_state AND EXISTS (SELECT 1 FROM hub_operation n WHERE n.connection_id = o.connection_id
+  (o.full_state AND EXISTS (SELECT 1 FROM hub_operation n WHERE n.connection_id = o.connection_id
     AND n.stream = o.stream AND n.first_sent_at IS NOT NULL AND n.version > o.version)) AS stale,
   EXISTS (SELECT 1 FROM hub_operation d WHERE d.connection_id = o.connection_id
     AND d.stream = o.stream AND d.state = 'discarded' AND d.maybe_executed
-    AND d.yields_ref) AS doubt_left, {clock} AS clock
-FROM {source} o JOIN hub_operation f ON f.id = o.id
+    AND d.yields_ref) AS doubt_left{clock}
+FROM {source} o
 LEFT JOIN hub_mapping m ON m.tenant_id = o.tenant_id AND m.connection_id = o.connection_id
   AND m.object_type = o.object_type AND m.source_system = o.source_system
   AND m.source_id = o.source_id"""
@@ -355,36 +361,36 @@ def _take(
         if is_postgres()
         else _take_sqlite(who, ids, shares, now, look=look)
     )
-    taken = []
-    for row in found:
-        state = State(row[4])
-        purpose = (
-            Purpose.SEND
-            if not look
-            else (Purpose.POLL if state is State.ACCEPTED else Purpose.CONSULT)
+    postgres = is_postgres()
+    return [_as_claimed(row, postgres, look=look, now=now, clock=clock) for row in found]
+
+
+def _as_claimed(
+    row: tuple[Any, ...], postgres: bool, *, look: bool, now: datetime, clock: float
+) -> Claimed:
+    one = Claimed(*row[:_FULL_STATE])
+    state = one.state = State(row[4])
+    if not postgres:
+        one.doubt, one.yields_ref, one.restored = map(
+            bool, (one.doubt, one.yields_ref, one.restored)
         )
-        parts: list[Any] = list(row[:26])
-        parts[4], parts[14], parts[16] = state, bool(row[14]), bool(row[16])
-        one = Claimed(*parts)
-        one.first_sent_at, one.last_byte_at, one.absent_since, one.created_at = map(
-            moment, row[26:30]
-        )
-        one.state_since, one.retry_since = moment(row[30]), moment(row[31])
-        one.restored = bool(row[32])
-        mapped = row[_COUNT : _COUNT + 5]
-        if mapped[0] is not None:
-            one.mapped_ref, one.mapped_version, one.mapped_remote_version, one.mapped_values = (
-                mapped[:4]
-            )
-            one.mapped_gone = bool(mapped[4])
-        one.stale, one.doubt_left = bool(row[_COUNT + 5]), bool(row[_COUNT + 6])
-        one.claimed_at = moment(row[_COUNT + 7])
-        one.purpose = purpose
-        one.claimed_clock = clock
-        if not one.yields_ref and one.mapped_ref and not one.remote_ref:
-            one.remote_ref = one.mapped_ref
-        taken.append(one)
-    return taken
+        one.first_sent_at, one.last_byte_at = moment(one.first_sent_at), moment(one.last_byte_at)
+        one.absent_since, one.created_at = moment(one.absent_since), moment(one.created_at)
+        one.state_since, one.retry_since = moment(one.state_since), moment(one.retry_since)
+    ref, version, remote_version, values, gone, stale, doubt_left = row[
+        _FULL_STATE + 1 : _FULL_STATE + 8
+    ]
+    if ref is not None:
+        one.mapped_ref, one.mapped_version, one.mapped_remote_version = ref, version, remote_version
+        one.mapped_values, one.mapped_gone = values, bool(gone)
+    one.stale, one.doubt_left = bool(stale), bool(doubt_left)
+    one.claimed_at = datetime.fromtimestamp(row[-1], UTC) if postgres else now
+    if look:
+        one.purpose = Purpose.POLL if state is State.ACCEPTED else Purpose.CONSULT
+    one.claimed_clock = clock
+    if not one.yields_ref and one.mapped_ref and not one.remote_ref:
+        one.remote_ref = one.mapped_ref
+    return one
 
 
 def _take_postgres(
@@ -410,7 +416,11 @@ def _take_postgres(
             verdict, error_class, remote_request_id, seen, stale)
           SELECT o.id, o.lease_token, {purpose}, %(worker)s, clock_timestamp(), '', '', '', '', '',
             '', '', false FROM o
-        ) {_WITH_MAPPING.format(source="o", clock="clock_timestamp()")}""",
+        ) {
+            _WITH_MAPPING.format(
+                source="o", clock=", extract(epoch FROM clock_timestamp())::float8 AS clock"
+            )
+        }""",
         {
             "base": who.token_base,
             "worker": who.worker,
@@ -465,4 +475,4 @@ def _take_sqlite(
     if not taken:
         return []
     source = f"(SELECT {_RETURNED} FROM hub_operation o WHERE o.id IN ({marks(taken)}))"
-    return rows(_WITH_MAPPING.format(source=source, clock="%s"), [stamp(now), *taken])
+    return rows(_WITH_MAPPING.format(source=source, clock=""), taken)

@@ -12,6 +12,7 @@ import json as jsonlib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, Flag, StrEnum, auto
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlencode
 
@@ -74,7 +75,7 @@ def seconds(value: float) -> float:
     return float(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Write:
     """Declaration of a writing action: what the remote offers, and the numbers the hub must know.
 
@@ -110,7 +111,7 @@ class Write:
     dated: str = ""
     """The date of that source."""
 
-    @property
+    @cached_property
     def safety(self) -> SafetyClass:
         """The class of protocol §8 the declaration amounts to."""
         if self.capabilities & IDEMPOTENCY_KEY and self.key_ttl is not None:
@@ -123,24 +124,24 @@ class Write:
             return SafetyClass.C
         return SafetyClass.D
 
-    @property
+    @cached_property
     def can_look(self) -> bool:
         """Whether the connector can say if the write happened."""
         if self.look is not None:
             return self.look
         return bool(self.capabilities & (FIND_BY_EXTERNAL_ID | CONDITIONAL_WRITE))
 
-    @property
+    @cached_property
     def is_full_state(self) -> bool:
         """Whether a newer operation of the stream makes this one needless (protocol §12, §13)."""
         return self.kind is not Kind.COMMAND if self.full_state is None else self.full_state
 
-    @property
+    @cached_property
     def creates(self) -> bool:
         """Whether a confirmed operation of this action must know the remote id (C8)."""
         return self.kind is Kind.CREATE if self.yields_ref is None else self.yields_ref
 
-    @property
+    @cached_property
     def keeps_alive(self) -> bool:
         """Whether its write may go over a kept connection (protocol §18)."""
         if self.keep_alive is not None:

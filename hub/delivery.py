@@ -13,11 +13,11 @@ import os
 import random
 import signal
 import socket
+import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -50,12 +50,36 @@ def _nothing(name: str) -> None:
     """A step point nobody watches."""
 
 
+class Slot:
+    """One of the calls in flight: of the connection's own first, so that one that hangs fills only
+    its own. Entered by any number of operations; each waits until it has both.
+    """
+
+    __slots__ = ("_all", "_own")
+
+    def __init__(self, own: int, of_all: asyncio.Semaphore) -> None:
+        self._own = asyncio.Semaphore(own)
+        self._all = of_all
+
+    async def __aenter__(self) -> None:
+        await self._own.acquire()
+        try:
+            await self._all.acquire()
+        except BaseException:
+            self._own.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._all.release()
+        self._own.release()
+
+
 @dataclass(slots=True)
 class Lane:
     """What this drain holds of one connection."""
 
     waiting: deque[Claimed]
-    slots: asyncio.Semaphore
+    slot: Slot
     running: int = 0
 
 
@@ -107,7 +131,14 @@ class Drain:
         """Work until the budget ends, a stop is asked for, or (with `until_idle`) nothing is due;
         how many settled.
         """
-        return asyncio.run(self._main())
+        before = sys.getswitchinterval()
+        # The loop is busy without a pause while calls are in flight: with the usual 5 ms the
+        # database thread would wait that long for its turn after every answer of the database.
+        sys.setswitchinterval(0.0002)
+        try:
+            return asyncio.run(self._main())
+        finally:
+            sys.setswitchinterval(before)
 
     def stop(self) -> None:
         """Claim nothing more, give back what has not left, let what has left come to its end."""
@@ -207,8 +238,8 @@ class Drain:
         for item in taken:
             lane = self._lanes.get(item.connection_id)
             if lane is None:
-                slots = asyncio.Semaphore(remotes[item.connection_id].max_in_flight)
-                lane = self._lanes[item.connection_id] = Lane(deque(), slots)
+                slot = Slot(remotes[item.connection_id].max_in_flight, self._slots)
+                lane = self._lanes[item.connection_id] = Lane(deque(), slot)
                 self._rotation.append(item.connection_id)
             lane.waiting.append(item)
             held = self._flight.per_lane
@@ -358,13 +389,9 @@ class Drain:
     def wire(self) -> Wire:
         return self._wire
 
-    @asynccontextmanager
-    async def slot(self, connection_id: int) -> AsyncIterator[None]:
-        """One of the calls in flight: of the connection's own first, so that one that hangs fills
-        only its own.
-        """
-        async with self._lanes[connection_id].slots, self._slots:
-            yield
+    def slot(self, connection_id: int) -> Slot:
+        """What a call of this connection holds while it is in flight."""
+        return self._lanes[connection_id].slot
 
     @property
     def steps(self) -> Callable[[str], None]:

@@ -27,7 +27,7 @@ from hub.models import Connection, Gate, Heartbeat, Installation
 from hub.models.gate import PauseKind
 from hub.redaction import Scrubber
 from hub.settling import Result, Settler
-from hub.sql import database_now, execute, is_postgres, rows, stamp
+from hub.sql import database_now, execute, go_by_index, is_postgres, rows, stamp
 from hub.sweep import Sweeper
 from hub.tuning import Tuning
 
@@ -248,6 +248,7 @@ class Desk:
         # A frozen drain inside a transaction would make every plain update wait for it.
         execute("SET idle_in_transaction_session_timeout = '10s'")
         execute("SET lock_timeout = '2s'")
+        go_by_index()
         execute(f"LISTEN {CHANNEL}")
         self._listening = True
         # A notice that arrives while a statement runs is read by that statement, and the socket

@@ -140,7 +140,7 @@ class Tls:
         self.farewell(sock)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Order:
     """What one exchange must hold to. `deadline` is a moment of `clock`; `guard` may refuse by
     raising."""
@@ -152,7 +152,7 @@ class Order:
     steps: Callable[[str], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Received:
     """An answer as it came: header names in lower case, body still encoded. `cut` says what ended
     it early."""

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from hub.contract import Kind
 from hub.policy import Verdict
-from hub.sql import as_json, each_row, is_postgres, later, marks, named, rows, stamp
+from hub.sql import as_json, each_row, execute, is_postgres, later, marks, named, rows, stamp
 from hub.states import Actor, Purpose, State, allowed
 
 
@@ -97,15 +97,67 @@ class Settlement:
 
 
 _COLUMNS = (
-    "id bigint, token bigint, bef text, aft text, code text, txt text, delay float8, "
-    "doubt boolean, busy boolean, "
-    "attempts integer, repeats integer, lapses integer, looks integer, hold float8, last float8, "
-    "keep_absent boolean, absent float8, alive float8, ref text, rver text, job text, "
-    "step integer, lapsed boolean, "
-    "lift boolean, tried boolean, atok bigint, outcome text, lft text, err text, status integer, "
-    "rid text, ms integer, seen text, "
-    "map text, ten bigint, con bigint, otype text, sys text, sid text, ver bigint, vals text"
+    ("id", "bigint", None),
+    ("token", "bigint", None),
+    ("bef", "text", None),
+    ("aft", "text", None),
+    ("code", "text", None),
+    ("txt", "text", None),
+    ("outcome", "text", None),
+    ("attempts", "integer", None),
+    ("busy", "boolean", False),
+    ("delay", "float8", 0.0),
+    ("doubt", "boolean", False),
+    ("repeats", "integer", 0),
+    ("lapses", "integer", 0),
+    ("looks", "integer", 0),
+    ("hold", "float8", None),
+    ("last", "float8", None),
+    ("keep_absent", "boolean", False),
+    ("absent", "float8", None),
+    ("alive", "float8", None),
+    ("ref", "text", ""),
+    ("rver", "text", ""),
+    ("job", "text", ""),
+    ("step", "integer", 0),
+    ("lapsed", "boolean", False),
+    ("lift", "boolean", False),
+    ("tried", "boolean", False),
+    ("lft", "text", ""),
+    ("err", "text", ""),
+    ("status", "integer", None),
+    ("rid", "text", ""),
+    ("ms", "integer", None),
+    ("seen", "text", ""),
+    ("map", "text", ""),
+    ("ten", "bigint", None),
+    ("con", "bigint", None),
+    ("otype", "text", ""),
+    ("sys", "text", ""),
+    ("sid", "text", ""),
+    ("ver", "bigint", None),
+    ("vals", "text", "{}"),
 )
+"""What a settle is told of a move: name, type, and what it is when nothing is said of it."""
+
+_UNSAID = {name: value for name, _type, value in _COLUMNS}
+
+
+def _told_as(name: str, value: Any) -> str:
+    match value:
+        case None:
+            return name
+        case bool():
+            return f"coalesce({name}, {str(value).lower()}) AS {name}"
+        case str():
+            return f"coalesce({name}, '{value}') AS {name}"
+        case _:
+            return f"coalesce({name}, {value}) AS {name}"
+
+
+_TOLD = f"""SELECT {", ".join(_told_as(name, value) for name, _type, value in _COLUMNS)}
+  FROM json_to_recordset(%s::json)
+    AS t({", ".join(f"{name} {kind}" for name, kind, _value in _COLUMNS)})"""
 
 
 def _row(move: Settlement) -> dict[str, Any]:
@@ -132,19 +184,53 @@ def _row(move: Settlement) -> dict[str, Any]:
     busy = move.after in (State.RUNNING, State.SENT, State.UNCERTAIN, State.ACCEPTED) or (
         v.doubt and move.after in (State.PENDING, State.RETRY, State.REVIEW)
     )
-    tried = move.tried
-    return {
+    row: dict[str, Any] = {
         "id": s.id,
         "token": s.token,
         "bef": s.state.value,
         "aft": move.after.value,
         "code": v.code,
         "txt": v.text,
-        "delay": v.delay,
-        "doubt": v.doubt and move.after is not State.CONFIRMED,
-        "busy": busy,
+        "outcome": v.outcome.value,
         "attempts": attempts,
-        "repeats": s.repeats + (1 if v.adds_repeat else 0),
+        "busy": busy,
+    }
+    tried = move.tried
+    if tried is not None:
+        row["tried"] = True
+        row["lft"] = tried.left
+        row["rid"] = tried.remote_request_id
+        row["ms"] = tried.duration_ms
+        row["seen"] = tried.seen
+        row["status"] = v.status
+        row["err"] = v.error.value if v.error else ""
+    if done is not None:
+        row["rver"] = done.remote_version
+    if map_kind:
+        row["map"] = map_kind
+        row["ten"], row["con"], row["otype"] = s.tenant_id, s.connection_id, s.object_type
+        row["sys"], row["sid"], row["ver"] = s.source_system, s.source_id, s.version
+        if done is not None and map_kind == "set":
+            row["vals"] = as_json(dict(done.values))
+    if confirmed or not s.yields_ref:
+        row["ref"] = ref
+    if s.repeats or v.adds_repeat:
+        row["repeats"] = s.repeats + (1 if v.adds_repeat else 0)
+        row["lift"] = v.adds_repeat
+    if move.token_step or move.lapsed:
+        row["step"], row["lapsed"] = move.token_step, move.lapsed
+    if not confirmed:
+        row |= _unsettled(move, looked)
+    # Most of most rows is what it is anyway: what is not said need not be carried.
+    return row
+
+
+def _unsettled(move: Settlement, looked: bool) -> dict[str, Any]:
+    """What is to be kept of an operation that is not done: its waits, its doubt, its counters."""
+    s, v = move.subject, move.verdict
+    return {
+        "delay": v.delay,
+        "doubt": v.doubt,
         "lapses": s.lapses + 1 if v.adds_lapse else 0,
         "looks": s.looks + 1 if looked else 0,
         "hold": None if v.hold is None or move.last_byte is None else v.hold + move.last_byte,
@@ -152,34 +238,12 @@ def _row(move: Settlement) -> dict[str, Any]:
         "keep_absent": looked and not v.absent,
         "absent": -move.look_took if v.absent else None,
         "alive": move.alive,
-        "ref": ref if confirmed or not s.yields_ref else "",
-        "rver": done.remote_version if done is not None else "",
         "job": v.job,
-        "step": move.token_step,
-        "lapsed": move.lapsed,
-        "lift": v.adds_repeat,
-        "tried": tried is not None,
-        "atok": s.token,
-        "outcome": v.outcome.value,
-        "lft": tried.left if tried else "",
-        "err": v.error.value if v.error else "",
-        "status": v.status,
-        "rid": tried.remote_request_id if tried else "",
-        "ms": tried.duration_ms if tried else None,
-        "seen": tried.seen if tried else "",
-        "map": map_kind,
-        "ten": s.tenant_id,
-        "con": s.connection_id,
-        "otype": s.object_type,
-        "sys": s.source_system,
-        "sid": s.source_id,
-        "ver": s.version,
-        "vals": as_json(dict(done.values)) if done is not None and map_kind == "set" else "{}",
     }
 
 
 _SETTLE_POSTGRES = f"""
-WITH v AS MATERIALIZED (SELECT * FROM json_to_recordset(%s::json) AS v({_COLUMNS})),
+WITH v AS MATERIALIZED ({_TOLD}),
 u AS (
   UPDATE hub_operation o SET
     state = v.aft,
@@ -208,26 +272,23 @@ u AS (
     confirmed_at = CASE WHEN v.aft = 'confirmed' THEN clock_timestamp() ELSE o.confirmed_at END
   FROM v WHERE o.id = v.id AND o.lease_token = v.token AND o.state = v.bef
     AND (NOT v.lapsed OR o.lease_until < clock_timestamp())
-  RETURNING o.id, o.sent_at, o.request_digest
+  RETURNING o.sent_at AS marked_at, o.request_digest AS digest, v.*
 ),
 a AS (
-  UPDATE hub_attempt t SET settled_at = clock_timestamp(), outcome = v.outcome, verdict = v.txt,
-    error_class = v.err, status = v.status, remote_request_id = v.rid, duration_ms = v.ms,
-      seen = v.seen,
-    "left" = v.lft, stale = (u.id IS NULL),
-    marked_at = CASE WHEN v.lft <> '' THEN u.sent_at END,
-    request_digest = CASE WHEN v.lft <> '' THEN coalesce(u.request_digest, '') ELSE '' END
-  FROM v LEFT JOIN u ON u.id = v.id
-  WHERE v.tried AND t.operation_id = v.id AND t.token = v.atok AND t.settled_at IS NULL
-    AND (u.id IS NOT NULL OR NOT v.lapsed)
+  UPDATE hub_attempt t SET settled_at = clock_timestamp(), outcome = u.outcome, verdict = u.txt,
+    error_class = u.err, status = u.status, remote_request_id = u.rid, duration_ms = u.ms,
+    seen = u.seen, "left" = u.lft,
+    marked_at = CASE WHEN u.lft <> '' THEN u.marked_at END,
+    request_digest = CASE WHEN u.lft <> '' THEN u.digest ELSE '' END
+  FROM u WHERE u.tried AND t.operation_id = u.id AND t.token = u.token AND t.settled_at IS NULL
 ),
 m AS (
   INSERT INTO hub_mapping (tenant_id, connection_id, object_type, source_system, source_id,
     remote_ref, version,
     remote_version, "values", revision, updated_at, deleted_at)
-  SELECT v.ten, v.con, v.otype, v.sys, v.sid, v.ref, v.ver, v.rver, v.vals, 1, clock_timestamp(),
+  SELECT u.ten, u.con, u.otype, u.sys, u.sid, u.ref, u.ver, u.rver, u.vals, 1, clock_timestamp(),
     NULL
-  FROM v JOIN u ON u.id = v.id WHERE v.map = 'set' ORDER BY v.id
+  FROM u WHERE u.map = 'set' ORDER BY u.id
   ON CONFLICT (tenant_id, connection_id, object_type, source_system, source_id) DO UPDATE SET
     remote_ref = excluded.remote_ref, version = greatest(hub_mapping.version, excluded.version),
     remote_version = excluded.remote_version, "values" = excluded."values",
@@ -236,6 +297,16 @@ m AS (
   RETURNING 1
 )
 SELECT u.id, (SELECT count(*) FROM m) FROM u
+"""
+
+# What no longer was ours is evidence all the same: its attempt stays on record as stale.
+_STALE_POSTGRES = f"""
+WITH v AS MATERIALIZED ({_TOLD})
+UPDATE hub_attempt t SET settled_at = clock_timestamp(), outcome = v.outcome, verdict = v.txt,
+  error_class = v.err, status = v.status, remote_request_id = v.rid, duration_ms = v.ms,
+  seen = v.seen, "left" = v.lft, stale = true, marked_at = NULL, request_digest = ''
+FROM v WHERE v.tried AND NOT v.lapsed AND t.operation_id = v.id AND t.token = v.token
+  AND t.settled_at IS NULL
 """
 
 _SETTLE_SQLITE = named("""
@@ -269,7 +340,7 @@ UPDATE hub_attempt SET settled_at = %(now)s, outcome = %(outcome)s, verdict = %(
   status = %(status)s, remote_request_id = %(rid)s, duration_ms = %(ms)s, seen = %(seen)s,
     "left" = %(lft)s,
   stale = %(stale)s, marked_at = %(marked)s, request_digest = %(digest)s
-WHERE operation_id = %(id)s AND token = %(atok)s AND settled_at IS NULL
+WHERE operation_id = %(id)s AND token = %(token)s AND settled_at IS NULL
 """)
 
 _MAPPING_SQLITE = named("""
@@ -334,7 +405,7 @@ def settle(moves: Sequence[Settlement], now: datetime | None = None) -> Settled:
     data = [_row(move) for move in sorted(moves, key=lambda move: move.subject.id)]
     hit = _settle_postgres(data) if is_postgres() else _settle_sqlite(data, now)
     for row in data:
-        if row["map"] == "gone" and row["id"] in hit:
+        if row.get("map") == "gone" and row["id"] in hit:
             _mark_gone(row, now)
     freed = [row["id"] for row in data if row["id"] in hit and not row["busy"]]
     unparked = unpark(freed)
@@ -344,9 +415,11 @@ def settle(moves: Sequence[Settlement], now: datetime | None = None) -> Settled:
 def _settle_postgres(data: list[dict[str, Any]]) -> set[int]:
     found = rows(_SETTLE_POSTGRES, [as_json(data)])
     hit = {row[0] for row in found}
-    wanted = sum(1 for row in data if row["map"] == "set" and row["id"] in hit)
+    wanted = sum(1 for row in data if row.get("map") == "set" and row["id"] in hit)
     if found and found[0][1] != wanted:
         raise MappingTaken("the entity is tied to another remote object")
+    if len(hit) < len(data):
+        execute(_STALE_POSTGRES, [as_json([row for row in data if row["id"] not in hit])])
     return hit
 
 
@@ -362,19 +435,19 @@ def _settle_sqlite(data: list[dict[str, Any]], now: datetime) -> set[int]:
 
     with each_row() as run:
         for row in data:
-            given = row | {"now": text_now}
+            given = _UNSAID | row | {"now": text_now}
             for name in ("delay", "hold", "last", "absent", "alive"):
-                given[name] = moment(row[name])
+                given[name] = moment(given[name])
             found = run(_SETTLE_SQLITE, given)
             if found:
                 hit.add(row["id"])
-            if row["tried"] and (found or not row["lapsed"]):
-                left = bool(row["lft"]) and bool(found)
+            if given["tried"] and (found or not given["lapsed"]):
+                left = bool(given["lft"]) and bool(found)
                 given["stale"] = not found
                 given["marked"] = found[0][1] if left else None
                 given["digest"] = found[0][2] if left else ""
                 run(_ATTEMPT_SQLITE, given)
-            if found and row["map"] == "set" and not run(_MAPPING_SQLITE, given):
+            if found and given["map"] == "set" and not run(_MAPPING_SQLITE, given):
                 raise MappingTaken("the entity is tied to another remote object")
     return hit
 
@@ -406,9 +479,10 @@ def unpark(ids: Sequence[int]) -> int:
 # --- the marker ---------------------------------------------------------------------------------
 
 # While the stream is ours nobody else in it can move,
-# so what is read here is certain (protocol §5, row 4).
+# so what is read here is certain (protocol §5, row 4). The rows are found by their ids: written as
+# a plain comparison, the state would send PostgreSQL through all that are running anywhere.
 _MARK_CONDITION = """
-  o.state = 'running'
+  o.state || '' = 'running'
   AND NOT (o.full_state AND EXISTS (SELECT 1 FROM hub_operation n
     WHERE n.connection_id = o.connection_id
     AND n.stream = o.stream AND n.first_sent_at IS NOT NULL AND n.version > o.version))

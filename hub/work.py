@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -154,12 +154,12 @@ class Work:
             return self.give_back()
         if self._key_dies_under_way():
             return self.give_back("key_used_up", "Its key may be forgotten before it arrives.")
-        async with AsyncExitStack() as held:
-            if call is not None and not self._repeats_by_key():
-                # Marked and then made to wait, it would be one more of unknown fate if we died now.
-                await held.enter_async_context(self._drain.slot(item.connection_id))
-                if self._drain.stopping or self._drain.clock() > self._right_ends():
-                    return self.give_back()
+        if call is None or self._repeats_by_key():
+            return await self._mark_and_call(steps, prepared, call)
+        # Marked and then made to wait, it would be one more of unknown fate if we died now.
+        async with self._drain.slot(item.connection_id):
+            if self._drain.stopping or self._drain.clock() > self._right_ends():
+                return self.give_back()
             return await self._mark_and_call(steps, prepared, call)
 
     def _repeats_by_key(self) -> bool:

@@ -13,8 +13,12 @@ class Mapping(models.Model):
     revive it.
     """
 
-    tenant = models.ForeignKey("hub.Tenant", models.PROTECT, verbose_name=_("tenant"))
-    connection = models.ForeignKey("hub.Connection", models.PROTECT, verbose_name=_("connection"))
+    tenant = models.ForeignKey(
+        "hub.Tenant", models.PROTECT, db_index=False, verbose_name=_("tenant")
+    )
+    connection = models.ForeignKey(
+        "hub.Connection", models.PROTECT, db_index=False, verbose_name=_("connection")
+    )
     object_type = models.CharField(_("object type"), max_length=60)
     source_system = models.CharField(_("source system"), max_length=60)
     source_id = models.CharField(_("source id"), max_length=255)
@@ -31,11 +35,11 @@ class Mapping(models.Model):
         verbose_name_plural = _("mappings")
         constraints = [
             models.UniqueConstraint(
-                fields=["tenant", "connection", "object_type", "source_system", "source_id"],
+                fields=["connection", "object_type", "source_system", "source_id", "tenant"],
                 name="c6_mapping_entity",
             ),
             models.UniqueConstraint(
-                fields=["connection", "object_type", "remote_ref"], name="c6_mapping_remote"
+                fields=["remote_ref", "connection", "object_type"], name="c6_mapping_remote"
             ),
         ]
 

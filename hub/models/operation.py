@@ -33,9 +33,17 @@ class Operation(models.Model):
     `payload` is the canonical JSON text its fingerprint was taken of.
     """
 
-    tenant = models.ForeignKey("hub.Tenant", models.PROTECT, verbose_name=_("tenant"))
+    # Foreign keys have no index of their own where another one begins with them: each is written
+    # anew with every move of a row.
+    tenant = models.ForeignKey(
+        "hub.Tenant", models.PROTECT, db_index=False, verbose_name=_("tenant")
+    )
     connection = models.ForeignKey(
-        "hub.Connection", models.PROTECT, related_name="operations", verbose_name=_("connection")
+        "hub.Connection",
+        models.PROTECT,
+        db_index=False,
+        related_name="operations",
+        verbose_name=_("connection"),
     )
     source_system = models.CharField(_("source system"), max_length=60)
     object_type = models.CharField(_("object type"), max_length=60)
@@ -47,7 +55,7 @@ class Operation(models.Model):
     operation_key = models.CharField(_("operation key"), max_length=64)
     generation = models.PositiveIntegerField(_("generation"), default=1)
     remote_key = models.CharField(_("idempotency key"), max_length=128)
-    reference = models.CharField(_("reference"), max_length=128, db_index=True)
+    reference = models.CharField(_("reference"), max_length=128)
     progress = models.JSONField(_("progress"), null=True, blank=True)
 
     payload = models.TextField(_("payload"))
@@ -95,7 +103,12 @@ class Operation(models.Model):
     remote_version = models.CharField(_("their version"), max_length=100, blank=True)
     job = models.CharField(_("job over there"), max_length=255, blank=True)
     supersedes = models.ForeignKey(
-        "self", models.PROTECT, null=True, blank=True, related_name="superseded_by"
+        "self",
+        models.PROTECT,
+        null=True,
+        blank=True,
+        db_index=False,
+        related_name="superseded_by",
     )
     after = models.ManyToManyField(
         "self", through="hub.Dependency", symmetrical=False, related_name="before"
@@ -214,6 +227,12 @@ class Operation(models.Model):
             models.Index(
                 fields=["connection", "object_type", "source_id"], name="operation_entity"
             ),
+            models.Index(fields=["reference"], name="operation_reference"),
+            models.Index(
+                fields=["supersedes"],
+                condition=Q(supersedes__isnull=False),
+                name="operation_supersedes",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -223,7 +242,7 @@ class Operation(models.Model):
 class Dependency(models.Model):
     """`child` may be claimed only when `parent` is confirmed (an `after` edge, protocol §13)."""
 
-    child = models.ForeignKey(Operation, models.PROTECT, related_name="+")
+    child = models.ForeignKey(Operation, models.PROTECT, db_index=False, related_name="+")
     parent = models.ForeignKey(Operation, models.PROTECT, related_name="+")
 
     class Meta:
@@ -241,7 +260,9 @@ class Dependency(models.Model):
 class Attempt(models.Model):
     """One try, opened by the claim before anything leaves, filled once, never deleted."""
 
-    operation = models.ForeignKey(Operation, models.PROTECT, related_name="attempt_set")
+    operation = models.ForeignKey(
+        Operation, models.PROTECT, db_index=False, related_name="attempt_set"
+    )
     token = models.BigIntegerField(_("token"))
     purpose = models.CharField(
         _("purpose"), max_length=8, choices=[(p.value, p.value) for p in Purpose]
@@ -284,7 +305,9 @@ class Evidence(models.Model):
     to.
     """
 
-    operation = models.ForeignKey(Operation, models.PROTECT, related_name="evidence_set")
+    operation = models.ForeignKey(
+        Operation, models.PROTECT, db_index=False, related_name="evidence_set"
+    )
     at = models.DateTimeField(_("at"))
     actor = models.CharField(_("by"), max_length=150)
     kind = models.CharField(_("kind"), max_length=30)

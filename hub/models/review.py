@@ -59,7 +59,7 @@ class ReviewCase(models.Model):
 class Candidate(models.Model):
     """A remote object that may be the one an operation meant."""
 
-    case = models.ForeignKey(ReviewCase, models.PROTECT, related_name="candidates")
+    case = models.ForeignKey(ReviewCase, models.PROTECT, db_index=False, related_name="candidates")
     remote_ref = models.CharField(_("remote id"), max_length=255)
     matches = models.BooleanField(_("equal in every field we own"), default=False)
     reference = models.CharField(_("reference it carries"), max_length=128, blank=True)
@@ -88,7 +88,12 @@ class Decision(models.Model):
         ReviewCase, models.PROTECT, null=True, blank=True, related_name="decisions"
     )
     operation = models.ForeignKey(
-        "hub.Operation", models.PROTECT, null=True, blank=True, related_name="decisions"
+        "hub.Operation",
+        models.PROTECT,
+        null=True,
+        blank=True,
+        db_index=False,
+        related_name="decisions",
     )
     action = models.CharField(_("decision"), max_length=20)
     by = models.ForeignKey(
