@@ -11,7 +11,7 @@ from django.utils import timezone
 from django_q.models import OrmQ
 from django_q.tasks import async_task
 
-from hub.sql import is_postgres
+from hub.sql import is_postgres, rows
 
 CHANNEL = "hub_due"
 DRAIN = "hub.tasks.drain"
@@ -29,8 +29,13 @@ def ring() -> None:
     """
     if is_postgres():
         # After the commit, not inside it: commits that carry a notice queue behind each other.
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
+        told = rows(
+            """SELECT pg_notify(%s, ''),
+            EXISTS (SELECT 1 FROM django_q_ormq WHERE lock <= clock_timestamp())""",
+            [CHANNEL],
+        )
+        if told[0][1]:
+            return
     start_drain()
 
 

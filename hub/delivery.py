@@ -166,7 +166,7 @@ class Drain:
                 self._loop.add_signal_handler(number, self.stop)
         runners = [
             asyncio.create_task(self._runner(), name=f"slot-{n}")
-            for n in range(2 * self.tuning.senders)
+            for n in range(3 * self.tuning.senders)
         ]
         self._desk.start()
         try:
@@ -264,9 +264,9 @@ class Drain:
             key = self._rotation[0]
             self._rotation.rotate(-1)
             lane = self._lanes[key]
-            # Twice the calls at once: one half prepares and waits for its marker while the other is
-            # on the wire.
-            if lane.waiting and lane.running < 2 * self._remotes[key].max_in_flight:
+            # Three times the calls at once: beside those on the wire as many prepare and wait for
+            # their markers, and as many have been answered or come in.
+            if lane.waiting and lane.running < 3 * self._remotes[key].max_in_flight:
                 lane.running += 1
                 self._flight.queued -= 1
                 self._flight.in_flight += 1

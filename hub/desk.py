@@ -33,7 +33,8 @@ from hub.tuning import Tuning
 
 log = logging.getLogger("hub.delivery")
 Steps = Callable[[str], None]
-_NO_SECRETS = Scrubber()
+_WORTH_A_BATCH = 16
+"""Markers asked for during a settle that are set before the claim that would follow."""
 
 
 @dataclass(slots=True)
@@ -295,9 +296,11 @@ class Desk:
         self._asleep = False
         while self._calls:
             self._guarded(self._calls.popleft())
+        if self._marks:
+            self._mark_waiting()  # first: what waits for its marker is what the wire waits for
         if self._settler.waiting:
             self._settler.settle_waiting()
-        if self._marks:
+        if len(self._marks) >= _WORTH_A_BATCH:
             self._mark_waiting()
         if self._tokens:
             self._guarded(self._grant_tokens)
@@ -526,9 +529,9 @@ class Desk:
         """How much more this drain may hold of a connection.
 
         Claimed ahead of a lane that hangs, rows only grow old: at most as many wait as may be in
-        flight, beside those in flight and as many that get their markers.
+        flight, beside the three times as many that are being worked on.
         """
-        return 3 * ready.max_in_flight - self.flight.per_lane.get(ready.connection_id, 0)
+        return 4 * ready.max_in_flight - self.flight.per_lane.get(ready.connection_id, 0)
 
     def _share(self, ready: remote.Remote, sends: int, looks: int) -> LaneShare:
         return LaneShare(

@@ -19,10 +19,9 @@ from django.db import transaction
 from hub import bell, cases, keys, moves, remote
 from hub.contract import BadPayload, Kind, Read, Write
 from hub.models import Connection, Installation, Operation
-from hub.models import Mapping as MappingRow
 from hub.models.review import Subject
 from hub.registry import UnknownAction, UnknownIntegration, effective
-from hub.sql import database_now, rows, stamp
+from hub.sql import database_now, is_postgres, moment, rows, stamp
 from hub.states import State
 
 
@@ -191,92 +190,142 @@ def _intent(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What stands about an intent's entity, all as of one moment."""
+
+    now: datetime
+    epoch: int
+    operation_id: int | None
+    """The newest generation of this very intent."""
+    state: str | None
+    same_payload: bool
+    create_id: int | None
+    """A create of the entity that is under way, or in doubt."""
+    remote_ref: str | None
+    """The object the entity is tied to, unless it was deleted."""
+    stale: bool
+    """A newer version has been sent."""
+    older: bool
+    """An older full state waits that may be needless now."""
+
+
+# One statement, because a caller waits for it with its own transaction open.
+_LOOK = """
+SELECT {now}, (SELECT epoch FROM hub_installation WHERE id = 1), k.id, k.state,
+  EXISTS (SELECT 1 FROM hub_operation s WHERE s.tenant_id = %(tenant)s
+    AND s.operation_key = %(key)s AND s.fingerprint = %(fingerprint)s),
+  (SELECT c.id FROM hub_operation c WHERE c.connection_id = %(connection)s
+    AND c.stream = %(stream)s AND c.yields_ref AND c.state NOT IN ('confirmed', 'discarded')
+    AND (c.state IN ('pending', 'running', 'sent', 'uncertain', 'accepted', 'retry')
+      OR (c.state = 'review' AND c.maybe_executed)) ORDER BY c.version DESC, c.id DESC LIMIT 1),
+  (SELECT m.remote_ref FROM hub_mapping m WHERE m.tenant_id = %(tenant)s
+    AND m.connection_id = %(connection)s AND m.object_type = %(object_type)s
+    AND m.source_system = %(source_system)s AND m.source_id = %(source_id)s
+    AND m.deleted_at IS NULL),
+  EXISTS (SELECT 1 FROM hub_operation n WHERE n.connection_id = %(connection)s
+    AND n.stream = %(stream)s AND n.first_sent_at IS NOT NULL AND n.version > %(version)s),
+  EXISTS (SELECT 1 FROM hub_operation o WHERE o.connection_id = %(connection)s
+    AND o.stream = %(stream)s AND o.state NOT IN ('confirmed', 'discarded')
+    AND o.version < %(version)s)
+FROM (SELECT 1) AS one LEFT JOIN (SELECT id, state FROM hub_operation
+  WHERE tenant_id = %(tenant)s AND operation_key = %(key)s
+  ORDER BY generation DESC LIMIT 1) AS k ON 1 = 1
+"""
+
+
+def _look(intent: Intent) -> _Known:
+    given = {
+        "tenant": intent.connection.tenant_id,
+        "connection": intent.connection.pk,
+        "key": intent.key,
+        "fingerprint": intent.fingerprint,
+        "stream": intent.stream,
+        "object_type": intent.object_type,
+        "source_system": intent.source_system,
+        "source_id": intent.source_id,
+        "version": intent.version,
+    }
+    now = "clock_timestamp()"
+    if not is_postgres():
+        now, given["now"] = "%(now)s", stamp(database_now())
+    (row,) = rows(_LOOK.format(now=now), given)
+    at = moment(row[0])
+    assert at is not None  # noqa: S101 - a clock always tells
+    return _Known(
+        now=at,
+        epoch=row[1] or 1,
+        operation_id=row[2],
+        state=row[3],
+        same_payload=bool(row[4]),
+        create_id=row[5],
+        remote_ref=row[6],
+        stale=bool(row[7]),
+        older=bool(row[8]),
+    )
+
+
 def _write(intent: Intent) -> Submitted:
-    known = _known(intent)
+    found = _look(intent)
+    known = _submitted_before(found)
     if known is not None:
         return known
-    if intent.write.kind is not Kind.COMMAND:
-        try:
-            _refuse_impossible(intent)
-        except Impossible:
-            # What is in the way may be this very intent, committed since we looked (F2).
-            known = _known(intent)
-            if known is None:
-                raise
-            return known
-    now = database_now()
-    stale = intent.write.is_full_state and bool(
-        rows(
-            """SELECT 1 FROM hub_operation WHERE connection_id = %s AND stream = %s AND
-            first_sent_at IS NOT NULL
-              AND version > %s LIMIT 1""",
-            [intent.connection.pk, intent.stream, intent.version],
-        )
-    )
-    inserted = insert(intent, now, stale=stale)
+    try:
+        _refuse_impossible(intent, found)
+    except Impossible:
+        # What is in the way may be this very intent, committed since we looked (F2).
+        known = _submitted_before(_look(intent))
+        if known is None:
+            raise
+        return known
+    stale = intent.write.is_full_state and found.stale
+    inserted = insert(intent, found.now, epoch=found.epoch, stale=stale)
     if inserted is None:
-        known = _known(intent)
+        known = _submitted_before(_look(intent))
         if known is None:
             raise RuntimeError(f"operation key {intent.key} is taken by a row that cannot be read")
         return known
-    if intent.write.is_full_state and not stale:
-        _coalesce(intent, inserted, now)
+    if intent.write.is_full_state and not stale and found.older:
+        _coalesce(intent, inserted, found.now)
     return Submitted(inserted, True, State.DISCARDED if stale else State.PENDING)
 
 
-def _known(intent: Intent) -> Submitted | None:
-    """The newest generation of this intent, if it was submitted before with this payload; raises
+def _submitted_before(found: _Known) -> Submitted | None:
+    """The newest generation of the intent, if it was submitted before with this payload; raises
     `Drift`.
     """
-    found = list(
-        Operation.objects.filter(tenant_id=intent.connection.tenant_id, operation_key=intent.key)
-        .order_by("-generation")
-        .values_list("pk", "fingerprint", "state")
-    )
-    if not found:
+    if found.operation_id is None or found.state is None:
         return None
-    if intent.fingerprint not in {row[1] for row in found}:
-        raise Drift(found[0][0])
-    return Submitted(found[0][0], False, State(found[0][2]))
+    if not found.same_payload:
+        raise Drift(found.operation_id)
+    return Submitted(found.operation_id, False, State(found.state))
 
 
-def _refuse_impossible(intent: Intent) -> None:
+def _refuse_impossible(intent: Intent, found: _Known) -> None:
     """A create of what exists, or a change of what does not, is refused and told which row is in
     the way.
     """
-    # First the creates: one that ends in between has written its mapping by the time that is read.
-    create = rows(
-        """SELECT id, version, state FROM hub_operation WHERE connection_id = %s AND stream = %s AND
-        yields_ref
-          AND (state IN ('pending', 'running', 'sent', 'uncertain', 'accepted', 'retry')
-            OR (state = 'review' AND maybe_executed)) ORDER BY version DESC, id DESC LIMIT 1""",
-        [intent.connection.pk, intent.stream],
-    )
-    mapping = MappingRow.objects.filter(
-        tenant_id=intent.connection.tenant_id,
-        connection=intent.connection,
-        object_type=intent.object_type,
-        source_system=intent.source_system,
-        source_id=intent.source_id,
-        deleted_at__isnull=True,
-    ).first()
     what = f"{intent.object_type} {intent.source_id}"
-    if intent.write.kind is Kind.CREATE:
-        if mapping is not None:
+    match intent.write.kind:
+        case Kind.COMMAND:
+            return
+        case Kind.CREATE if found.remote_ref is not None:
             raise Impossible(
-                f"{what} already exists as {mapping.remote_ref}: submit an update, not a create."
+                f"{what} already exists as {found.remote_ref}: submit an update, not a create."
             )
-        if create:
+        case Kind.CREATE if found.create_id is not None:
+            create = Operation.objects.get(pk=found.create_id)
             raise Impossible(
-                f"{what} is already being created by operation {create[0][0]} "
-                f"(version {create[0][1]}, {create[0][2]}): submit an update, which will follow "
+                f"{what} is already being created by operation {create.pk} "
+                f"(version {create.version}, {create.state}): submit an update, which will follow "
                 "it.",
-                create[0][0],
+                create.pk,
             )
-    elif mapping is None and not create:
-        raise Impossible(
-            f"{what} is not known there, and no create of it is under way: submit a create first."
-        )
+        case Kind.UPDATE | Kind.DELETE if found.remote_ref is None and found.create_id is None:
+            raise Impossible(
+                f"{what} is not known there, and no create of it is under way: submit a create "
+                "first."
+            )
 
 
 _INSERT = """
@@ -298,14 +347,16 @@ def insert(
     intent: Intent,
     now: datetime,
     *,
+    epoch: int = 0,
     generation: int = 1,
     stale: bool = False,
     supersedes: int | None = None,
     doubt_lifted: bool = False,
 ) -> int | None:
-    """Insert the row; its id, or None when C1 says that it is there already."""
-    epoch = Installation.objects.values_list("epoch", flat=True).filter(pk=1).first() or 1
-    moment = stamp(now)
+    """Insert the row; its id, or None when C1 says that it is there already. `epoch` is read when
+    it is not given."""
+    epoch = epoch or Installation.objects.values_list("epoch", flat=True).filter(pk=1).first() or 1
+    at = stamp(now)
     found = rows(
         _INSERT.format(false="false" if database.vendor == "postgresql" else "0"),
         [
@@ -326,16 +377,16 @@ def insert(
             intent.payload,
             intent.fingerprint,
             (State.DISCARDED if stale else State.PENDING).value,
-            moment,
+            at,
             "stale" if stale else "",
             "A newer version had been sent before this one arrived." if stale else "",
-            moment,
+            at,
             intent.stream,
             intent.write.is_full_state,
             intent.write.creates,
             doubt_lifted,
             supersedes,
-            moment,
+            at,
             intent.correlation_id,
             epoch,
         ],
