@@ -25,7 +25,6 @@ from hub.bell import CHANNEL
 from hub.claims import Claim, Claimed, LaneShare
 from hub.models import Connection, Gate, Heartbeat, Installation
 from hub.models.gate import PauseKind
-from hub.redaction import Scrubber
 from hub.settling import Result, Settler
 from hub.sql import database_now, execute, go_by_index, is_postgres, rows, stamp
 from hub.sweep import Sweeper

@@ -154,6 +154,8 @@ _database: dict[str, Any] = dict(
     else {"ENGINE": "django.db.backends.sqlite3", "NAME": str(HUB_HOME / "hub.sqlite3")}
 )
 _SQLITE = _database["ENGINE"] == "django.db.backends.sqlite3"
+if _SQLITE:
+    _database["ENGINE"] = "hub.sqlite"
 _options: dict[str, Any] = dict(_database.get("OPTIONS") or {})
 if _SQLITE:
     # FULL: a marker forgotten on power loss would mean a duplicate. IMMEDIATE: a transaction that

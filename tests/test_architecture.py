@@ -45,6 +45,7 @@ ROWS: dict[str, frozenset[str]] = {
             "remote",
             "signals",
             "sql",
+            "sqlite",
             "tuning",
         }
     ),

@@ -5,89 +5,152 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('hub', '0001_engine'),
+        ("hub", "0001_engine"),
     ]
 
     operations = [
         migrations.RemoveConstraint(
-            model_name='mapping',
-            name='c6_mapping_entity',
+            model_name="mapping",
+            name="c6_mapping_entity",
         ),
         migrations.RemoveConstraint(
-            model_name='mapping',
-            name='c6_mapping_remote',
+            model_name="mapping",
+            name="c6_mapping_remote",
         ),
         migrations.AlterField(
-            model_name='attempt',
-            name='operation',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='attempt_set', to='hub.operation'),
+            model_name="attempt",
+            name="operation",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="attempt_set",
+                to="hub.operation",
+            ),
         ),
         migrations.AlterField(
-            model_name='candidate',
-            name='case',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='candidates', to='hub.reviewcase'),
+            model_name="candidate",
+            name="case",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="candidates",
+                to="hub.reviewcase",
+            ),
         ),
         migrations.AlterField(
-            model_name='decision',
-            name='operation',
-            field=models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='decisions', to='hub.operation'),
+            model_name="decision",
+            name="operation",
+            field=models.ForeignKey(
+                blank=True,
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="decisions",
+                to="hub.operation",
+            ),
         ),
         migrations.AlterField(
-            model_name='dependency',
-            name='child',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='hub.operation'),
+            model_name="dependency",
+            name="child",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="hub.operation",
+            ),
         ),
         migrations.AlterField(
-            model_name='evidence',
-            name='operation',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='evidence_set', to='hub.operation'),
+            model_name="evidence",
+            name="operation",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="evidence_set",
+                to="hub.operation",
+            ),
         ),
         migrations.AlterField(
-            model_name='mapping',
-            name='connection',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, to='hub.connection', verbose_name='connection'),
+            model_name="mapping",
+            name="connection",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                to="hub.connection",
+                verbose_name="connection",
+            ),
         ),
         migrations.AlterField(
-            model_name='mapping',
-            name='tenant',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, to='hub.tenant', verbose_name='tenant'),
+            model_name="mapping",
+            name="tenant",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                to="hub.tenant",
+                verbose_name="tenant",
+            ),
         ),
         migrations.AlterField(
-            model_name='operation',
-            name='connection',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='operations', to='hub.connection', verbose_name='connection'),
+            model_name="operation",
+            name="connection",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="operations",
+                to="hub.connection",
+                verbose_name="connection",
+            ),
         ),
         migrations.AlterField(
-            model_name='operation',
-            name='reference',
-            field=models.CharField(max_length=128, verbose_name='reference'),
+            model_name="operation",
+            name="reference",
+            field=models.CharField(max_length=128, verbose_name="reference"),
         ),
         migrations.AlterField(
-            model_name='operation',
-            name='supersedes',
-            field=models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='superseded_by', to='hub.operation'),
+            model_name="operation",
+            name="supersedes",
+            field=models.ForeignKey(
+                blank=True,
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="superseded_by",
+                to="hub.operation",
+            ),
         ),
         migrations.AlterField(
-            model_name='operation',
-            name='tenant',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, to='hub.tenant', verbose_name='tenant'),
+            model_name="operation",
+            name="tenant",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                to="hub.tenant",
+                verbose_name="tenant",
+            ),
         ),
         migrations.AddIndex(
-            model_name='operation',
-            index=models.Index(fields=['reference'], name='operation_reference'),
+            model_name="operation",
+            index=models.Index(fields=["reference"], name="operation_reference"),
         ),
         migrations.AddIndex(
-            model_name='operation',
-            index=models.Index(condition=models.Q(('supersedes__isnull', False)), fields=['supersedes'], name='operation_supersedes'),
+            model_name="operation",
+            index=models.Index(
+                condition=models.Q(("supersedes__isnull", False)),
+                fields=["supersedes"],
+                name="operation_supersedes",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='mapping',
-            constraint=models.UniqueConstraint(fields=('connection', 'object_type', 'source_system', 'source_id', 'tenant'), name='c6_mapping_entity'),
+            model_name="mapping",
+            constraint=models.UniqueConstraint(
+                fields=("connection", "object_type", "source_system", "source_id", "tenant"),
+                name="c6_mapping_entity",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='mapping',
-            constraint=models.UniqueConstraint(fields=('remote_ref', 'connection', 'object_type'), name='c6_mapping_remote'),
+            model_name="mapping",
+            constraint=models.UniqueConstraint(
+                fields=("remote_ref", "connection", "object_type"), name="c6_mapping_remote"
+            ),
         ),
     ]

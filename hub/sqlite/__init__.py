@@ -1,0 +1,1 @@
+"""Django's SQLite backend, with fair turns at the one write lock."""
