@@ -21,6 +21,8 @@ _PATIENCE = 20.0
 class DatabaseWrapper(base.DatabaseWrapper):
     """A connection that looks for the write lock every half millisecond while it waits for it."""
 
+    transaction_mode: str | None
+
     def _start_transaction_under_autocommit(self) -> None:
         patience = float(self.settings_dict["OPTIONS"].get("timeout", _PATIENCE))
         raw: Any = self.connection
