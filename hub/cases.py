@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import F
 
 from hub.contract import Candidate as Seen
-from hub.models import Candidate, Connection, Evidence, ReviewCase
+from hub.models import Candidate, Connection, Evidence, Operation, ReviewCase
 from hub.models.review import Subject
 from hub.moves import Settlement
 from hub.redaction import Scrubber, clean
@@ -160,6 +160,45 @@ def note(
         text=clean(text, 2000),
         token=token,
         data=clean(data, 4000),
+    )
+
+
+DRIFT = "drift"
+"""Kind of the evidence that holds what came the second time under one key."""
+KEPT = 5
+"""Different payloads of one operation that are kept; a source may repeat its mistake for ever."""
+LONGEST = 20_000
+"""Characters of them that are kept; of a longer one only the names of its fields."""
+
+
+def keep_submitted(
+    operation_id: int, submitted: str, *, actor: str = "submit", now: datetime | None = None
+) -> None:
+    """Keep what was submitted again with other data: only the fields that differ, without secrets.
+
+    Its data is an object with `fields` (name to the value that came), `left_out` (names that did
+    not come), and for a very long one `names` in the place of both.
+    """
+    stored = json.loads(Operation.objects.values_list("payload", flat=True).get(pk=operation_id))
+    came = json.loads(submitted)
+    changed = {name: one for name, one in came.items() if name not in stored or one != stored[name]}
+    left_out = sorted(name for name in stored if name not in came)
+    data = json.dumps(
+        {"fields": Scrubber().value(changed), "left_out": left_out}, ensure_ascii=False
+    )
+    if len(data) > LONGEST:
+        data = json.dumps({"names": sorted({*changed, *left_out})}, ensure_ascii=False)
+    kept = Evidence.objects.filter(operation_id=operation_id, kind=DRIFT)
+    known = list(kept.values_list("data", flat=True)[:KEPT])
+    if data in known or len(known) >= KEPT or len(data) > LONGEST:
+        return
+    Evidence.objects.create(
+        operation_id=operation_id,
+        at=now or database_now(),
+        actor=clean(actor, 150),
+        kind=DRIFT,
+        text="The same key was submitted again with other data. Nothing was sent for it.",
+        data=data,
     )
 
 

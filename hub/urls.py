@@ -4,6 +4,11 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 from django.views.generic import RedirectView
 
+handler400 = "hub.panel.errors.bad_request"
+handler403 = "hub.panel.errors.denied"
+handler404 = "hub.panel.errors.not_found"
+handler500 = "hub.panel.errors.server_error"
+
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("i18n/", include("django.conf.urls.i18n")),

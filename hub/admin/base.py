@@ -11,19 +11,22 @@ from typing import Any
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
-from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.db.models import F, Model, QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from hub.admin.search import number
-from hub.models import Connection, Tenant
+from hub.indexes import Literal
+from hub.models import Connection, Operation, ReviewCase, Tenant
+from hub.models.operation import CLOSED, STATE_LABELS
 from hub.panel import words
 from hub.panel.operation import SEE_VALUES
 from hub.registry import UnknownIntegration, integrations
 from hub.sql import database_now
+from hub.sql import rows as sql_rows
 
 COUNTED = 5_000
 """Rows a list counts to, and pages through; beyond it a filter or a search is the way."""
@@ -99,6 +102,7 @@ class ReadOnlyAdmin(AskedByFilters):
     ordering = ("-pk",)
     sortable_by = ()
     actions = None
+    change_form_template = "hub/panel/row_form.html"
     values: tuple[str, ...] = ()
     heavy: tuple[str, ...] = ()
     """Columns no list loads."""
@@ -126,6 +130,17 @@ class ReadOnlyAdmin(AskedByFilters):
     def scans(self, request: HttpRequest) -> bool:
         """Whether what was asked for may have no index to lead to it: a filter, and no search."""
         return not request.GET.get("q") and bool(set(request.GET) - _PAGING)
+
+    def operation_of(self, obj: Any) -> int | None:
+        """The operation a row is part of; None when it is part of none."""
+        return getattr(obj, "operation_id", None)
+
+    def render_change_form(
+        self, request: HttpRequest, context: Any, *args: Any, **options: Any
+    ) -> HttpResponse:
+        obj = options.get("obj")
+        context["hub_operation"] = self.operation_of(obj) if obj is not None else None
+        return super().render_change_form(request, context, *args, **options)
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         fields = super().get_fields(request, obj)
@@ -157,7 +172,25 @@ def lines(texts: Sequence[str]) -> SafeString:
 Lookups = list[tuple[str, Any]]
 
 
-class TenantFilter(admin.SimpleListFilter):
+class _ColumnFilter(admin.SimpleListFilter):
+    """Asks one column for a number."""
+
+    path = ""
+    by_index = True
+    """Whether an index may be chosen that begins with the column; False where such a one leads
+    through all of the past, and another to the few rows that are looked for."""
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        pk = number(self.value() or "")
+        if pk is None:
+            return rows
+        if self.by_index:
+            return rows.filter(**{self.path: pk})
+        name = f"{self.path}_of_row"
+        return rows.alias(**{name: F(self.path) + 0}).filter(**{name: pk})
+
+
+class TenantFilter(_ColumnFilter):
     """Whose data it is."""
 
     title = _("tenant")
@@ -167,12 +200,8 @@ class TenantFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
         return [(str(pk), name) for pk, name in Tenant.objects.values_list("pk", "name")]
 
-    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
-        pk = number(self.value() or "")
-        return rows if pk is None else rows.filter(**{self.path: pk})
 
-
-class ConnectionFilter(admin.SimpleListFilter):
+class ConnectionFilter(_ColumnFilter):
     """Which connection it is about."""
 
     title = _("connection")
@@ -181,10 +210,6 @@ class ConnectionFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
         return [(str(pk), name) for pk, name in Connection.objects.values_list("pk", "name")]
-
-    def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
-        pk = number(self.value() or "")
-        return rows if pk is None else rows.filter(**{self.path: pk})
 
 
 class ActionFilter(admin.SimpleListFilter):
@@ -209,18 +234,70 @@ class ActionFilter(admin.SimpleListFilter):
 
 
 class ReasonFilter(admin.SimpleListFilter):
-    """Why it stands where it stands."""
+    """Why it stands where it stands; offered are the reasons there are, of all that could be."""
 
     title = _("reason")
     parameter_name = "reason"
 
+    def present(self, request: HttpRequest) -> set[str]:
+        """The codes of the rows such a list shows, by a bounded look at the newest of them."""
+        raise NotImplementedError
+
     def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
+        codes = self.present(request) | {self.value() or ""}
         return sorted(
-            ((code, text) for code, text in words.REASONS.items()), key=lambda pair: str(pair[1])
+            ((code, words.reason(code)) for code in codes if code), key=lambda one: one[1]
         )
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.filter(reason_code=self.value()) if self.value() else rows
+
+
+EACH = 1_000
+"""Rows of each state, the newest, among which reasons are looked for."""
+
+
+class OperationReasonFilter(ReasonFilter):
+    """The reasons of what is not finished are read; those of the millions behind are known, and
+    what the newest rows have is added.
+    """
+
+    def present(self, request: HttpRequest) -> set[str]:
+        state = request.GET.get("state", "")
+        ends = {state} if state in CLOSED else set(CLOSED)
+        found = set[str]()
+        if state in (*CLOSED, "all") or (not state and request.GET.get("q")):
+            for end in ends:
+                found |= set(words.FINAL_REASONS[end])
+            newest = Operation.objects.order_by("-pk").values_list("state", "reason_code")[:EACH]
+            found |= {code for end, code in newest if end in ends}
+        if state not in CLOSED:
+            known = [code for code, _label in STATE_LABELS if code not in CLOSED]
+            found |= unfinished_reasons([state] if state in known else known)
+        return found
+
+
+def unfinished_reasons(states: Sequence[str]) -> set[str]:
+    """The reasons of unfinished operations, the newest of each state, by their small index."""
+    closed = ", ".join(f"'{Literal(state).value}'" for state in CLOSED)
+    newest = " UNION ALL ".join(
+        f"SELECT * FROM (SELECT reason_code FROM {Operation._meta.db_table} "  # noqa: S608
+        f"WHERE NOT (state IN ({closed})) AND state = %s "
+        f"ORDER BY state_since DESC LIMIT {EACH}) AS s{place}"
+        for place, _state in enumerate(states)
+    )
+    found = sql_rows(f"SELECT DISTINCT reason_code FROM ({newest}) AS r", list(states))  # noqa: S608
+    return {str(code) for (code,) in found}
+
+
+class CaseReasonFilter(ReasonFilter):
+    """The reasons of open cases, which are few; of the others those of the newest."""
+
+    def present(self, request: HttpRequest) -> set[str]:
+        cases = ReviewCase.objects.values_list("reason_code", flat=True)
+        if request.GET.get("closed"):
+            return set(cases.order_by("-pk")[:EACH])
+        return set(cases.filter(closed_at__isnull=True).order_by("-opened_at", "-pk")[: 5 * EACH])
 
 
 AGES: list[tuple[str, str | Promise, timedelta]] = [

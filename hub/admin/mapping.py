@@ -11,8 +11,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from hub.admin import search
-from hub.admin.base import ConnectionFilter, ReadOnlyAdmin, TenantFilter, json_cell, preformatted
+from hub.admin.base import ConnectionFilter, ReadOnlyAdmin, TenantFilter
 from hub.models import Mapping
+from hub.panel.values import shown_json
 
 
 @admin.register(Mapping)
@@ -31,8 +32,8 @@ class MappingAdmin(ReadOnlyAdmin):
     readonly_fields = ("shown_values",)
 
     def scans(self, request: HttpRequest) -> bool:
-        """Both filters have their index."""
-        return False
+        """The connection has its index; the tenant alone has none."""
+        return super().scans(request) and "connection" not in request.GET
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -44,4 +45,4 @@ class MappingAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("values last seen there"))
     def shown_values(self, row: Mapping) -> SafeString:
-        return preformatted(json_cell(row.values))
+        return shown_json(row.values)

@@ -11,7 +11,6 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.timesince import timesince
 from django.utils.translation import gettext_lazy as _
 
 from hub.admin import search
@@ -21,8 +20,8 @@ from hub.admin.base import (
     BoundedChangeList,
     ConnectionFilter,
     Lookups,
+    OperationReasonFilter,
     ReadOnlyAdmin,
-    ReasonFilter,
     TenantFilter,
     json_cell,
     preformatted,
@@ -31,6 +30,7 @@ from hub.indexes import unfinished
 from hub.models import Attempt, Dependency, Evidence, Operation
 from hub.models.operation import CLOSED, STATE_LABELS
 from hub.panel import words
+from hub.panel.values import shown_json
 from hub.sql import database_now
 
 
@@ -60,6 +60,14 @@ class StateFilter(admin.SimpleListFilter):
             if choice["query_string"] == changelist.get_query_string(remove=[self.parameter_name]):
                 choice = {**choice, "display": _("not finished")}
             yield choice
+
+
+class OperationTenantFilter(TenantFilter):
+    by_index = False
+
+
+class OperationConnectionFilter(ConnectionFilter):
+    by_index = False
 
 
 class DoubtFilter(admin.SimpleListFilter):
@@ -97,10 +105,10 @@ class OperationAdmin(ReadOnlyAdmin):
     list_filter = (
         StateFilter,
         DoubtFilter,
-        TenantFilter,
-        ConnectionFilter,
+        OperationTenantFilter,
+        OperationConnectionFilter,
         ActionFilter,
-        ReasonFilter,
+        OperationReasonFilter,
         AgeFilter,
     )
     list_select_related = ("tenant", "connection")
@@ -109,7 +117,11 @@ class OperationAdmin(ReadOnlyAdmin):
         "Exact: number, source id, reference, operation key, or the id over there."
     )
     heavy = ("payload", "progress", "reason_text", "connection__secrets")
-    exclude = ("payload", "progress", "after")
+    exclude = ("payload", "progress", "after", "reason_text")
+    readonly_fields = ("told",)
+
+    def operation_of(self, obj: Any) -> int | None:
+        return int(obj.pk)
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
         return _LeadsToStory
@@ -154,11 +166,15 @@ class OperationAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("since"))
     def since(self, row: Operation) -> str:
-        return timesince(row.state_since, database_now(), depth=1)
+        return words.ago(row.state_since, database_now(), depth=1)
 
     @admin.display(description=_("reason"))
     def why(self, row: Operation) -> str:
         return words.reason(row.reason_code) if row.reason_code else "–"
+
+    @admin.display(description=_("reason"))
+    def told(self, row: Operation) -> SafeString | str:
+        return words.in_english(row.reason_text) or "–"
 
 
 class _OfOperation(ReadOnlyAdmin):
@@ -214,10 +230,14 @@ class AttemptAdmin(_OfOperation):
     values = ("shown_seen",)
     fields = (
         "story", "token", "shown_purpose", "worker", "claimed_at", "marked_at", "left",
-        "request_digest", "settled_at", "shown_outcome", "verdict", "error_class", "status",
+        "request_digest", "settled_at", "shown_outcome", "told", "error_class", "status",
         "remote_request_id", "duration_ms", "stale", "shown_seen",
     )  # fmt: skip
-    readonly_fields = ("story", "shown_purpose", "shown_outcome", "shown_seen")
+    readonly_fields = ("story", "shown_purpose", "shown_outcome", "told", "shown_seen")
+
+    @admin.display(description=_("verdict"))
+    def told(self, row: Attempt) -> SafeString | str:
+        return words.in_english(row.verdict) or "–"
 
     @admin.display(description=_("purpose"))
     def shown_purpose(self, row: Attempt) -> str:
@@ -234,11 +254,19 @@ class AttemptAdmin(_OfOperation):
 
 @admin.register(Evidence)
 class EvidenceAdmin(_OfOperation):
-    list_display = ("id", "story", "at", "actor", "shown_kind", "text")
+    list_display = ("id", "story", "at", "actor", "shown_kind", "told")
     heavy = ("data",)
-    values = ("data",)
-    fields = ("story", "at", "actor", "shown_kind", "text", "token", "data")
-    readonly_fields = ("story", "shown_kind")
+    values = ("shown_data",)
+    fields = ("story", "at", "actor", "shown_kind", "told", "token", "shown_data")
+    readonly_fields = ("story", "shown_kind", "told", "shown_data")
+
+    @admin.display(description=_("what happened"))
+    def told(self, row: Evidence) -> SafeString | str:
+        return words.in_english(row.text) or "–"
+
+    @admin.display(description=_("details"))
+    def shown_data(self, row: Evidence) -> SafeString | str:
+        return shown_json(row.data) if row.data else "–"
 
     @admin.display(description=_("kind"))
     def shown_kind(self, row: Evidence) -> str:
@@ -250,6 +278,9 @@ class DependencyAdmin(ReadOnlyAdmin):
     list_display = ("id", "shown_child", "shown_parent")
     fields = ("shown_child", "shown_parent")
     readonly_fields = ("shown_child", "shown_parent")
+
+    def operation_of(self, obj: Any) -> int | None:
+        return int(obj.child_id)
 
     @admin.display(description=_("operation"))
     def shown_child(self, row: Dependency) -> SafeString | str:

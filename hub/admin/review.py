@@ -6,24 +6,25 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
-from django.utils.timesince import timesince
 from django.utils.translation import gettext_lazy as _
 
+from hub import review
 from hub.admin.base import (
     AgeFilter,
+    CaseReasonFilter,
     ConnectionFilter,
     Lookups,
     ReadOnlyAdmin,
-    ReasonFilter,
     TenantFilter,
-    json_cell,
-    preformatted,
 )
 from hub.admin.operation import story_link
 from hub.models import Candidate, Decision, ReviewCase
-from hub.panel import words
+from hub.models.review import Subject
+from hub.panel import choices, drift, words
+from hub.panel.operation import SEE_VALUES
+from hub.panel.values import shown_json
 from hub.sql import database_now
 
 
@@ -64,13 +65,34 @@ class ReviewCaseAdmin(ReadOnlyAdmin):
         "closed_at",
     )  # fmt: skip
     list_filter = (
-        OpenFilter, TenantFilter, ConnectionFilter, "subject", ReasonFilter, OpenedFilter,
+        OpenFilter, TenantFilter, ConnectionFilter, "subject", CaseReasonFilter, OpenedFilter,
     )  # fmt: skip
-    list_select_related = ("tenant", "connection")
-    heavy = ("connection__secrets",)
+    list_select_related = ("tenant", "connection__gate", "operation")
+    heavy = (
+        "connection__secrets", "operation__payload", "operation__progress",
+        "operation__reason_text",
+    )  # fmt: skip
     change_form_template = "hub/panel/case_form.html"
-    exclude = ("operation", "advice", "reason_code")
-    readonly_fields = ("story", "why", "advised")
+    exclude = ("operation", "advice", "reason_code", "summary")
+    readonly_fields = ("story", "why", "told")
+
+    def render_change_form(
+        self, request: HttpRequest, context: Any, *args: Any, **options: Any
+    ) -> HttpResponse:
+        case = options.get("obj")
+        if case is not None:
+            buttons = choices.of_case(case, request.user)
+            values = request.user.has_perm(SEE_VALUES)
+            context |= {
+                "buttons": buttons,
+                "advice": choices.advice(case, buttons),
+                "may_decide": request.user.has_perm(review.DECIDE),
+                "values": values,
+                "came_again": drift.came_again(case.operation, values=values)
+                if case.subject == Subject.DRIFT and case.operation is not None
+                else [],
+            }
+        return super().render_change_form(request, context, *args, **options)
 
     def scans(self, request: HttpRequest) -> bool:
         """Open cases are few and have their index; the closed ones are many."""
@@ -90,11 +112,16 @@ class ReviewCaseAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("recommended action"))
     def advised(self, row: ReviewCase) -> str:
-        return words.decision(row.advice) if row.advice else "–"
+        button = choices.advice(row, choices.of_case(row)).button
+        return button.label if button is not None else "–"
+
+    @admin.display(description=_("what happened"))
+    def told(self, row: ReviewCase) -> SafeString | str:
+        return words.in_english(row.summary) or "–"
 
     @admin.display(description=_("waiting"))
     def waiting(self, row: ReviewCase) -> str:
-        return timesince(row.opened_at, row.closed_at or database_now(), depth=1)
+        return words.ago(row.opened_at, row.closed_at or database_now(), depth=1)
 
 
 @admin.register(Candidate)
@@ -110,17 +137,21 @@ class CandidateAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     readonly_fields = ("story", "shown_fields", "shown_differences")
 
+    def operation_of(self, obj: Any) -> int | None:
+        found: int | None = obj.case.operation_id
+        return found
+
     @admin.display(description=_("operation"))
     def story(self, row: Candidate) -> SafeString | str:
         return story_link(row.case.operation_id)
 
     @admin.display(description=_("its fields"))
     def shown_fields(self, row: Candidate) -> SafeString:
-        return preformatted(json_cell(row.fields))
+        return shown_json(row.fields)
 
     @admin.display(description=_("differences"))
     def shown_differences(self, row: Candidate) -> SafeString:
-        return preformatted(json_cell(row.differences))
+        return shown_json(row.differences)
 
 
 class DecisionFilter(admin.SimpleListFilter):

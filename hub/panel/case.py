@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -19,10 +18,10 @@ from django.views.decorators.http import require_http_methods
 from hub import cases, review
 from hub.models import Decision, ReviewCase
 from hub.models.review import Subject
+from hub.panel.choices import CLOSE, of_case
 from hub.panel.connection import ReasonForm, page
+from hub.panel.errors import Lacks
 from hub.sql import database_now
-
-CLOSE = "close"
 
 
 def closable(case: ReviewCase) -> bool:
@@ -54,18 +53,15 @@ def close_with(case: ReviewCase, *, user: Any, reason: str) -> bool:
 def close(request: HttpRequest, pk: int) -> HttpResponse:
     """Ask for the reason, then close."""
     if not request.user.has_perm(review.DECIDE):
-        raise PermissionDenied
+        raise Lacks(review.DECIDE)
     case = get_object_or_404(ReviewCase.objects.select_related("connection__gate"), pk=pk)
     back = HttpResponseRedirect(reverse("admin:hub_reviewcase_change", args=[case.pk]))
     if not closable(case):
         messages.warning(request, _("This case is closed already, or closes with its operation."))
         return back
-    if case.subject == Subject.CONNECTION and case.connection.gate.paused_at is not None:
-        # Closed while the pause stays, it would hide why work does not go on.
-        messages.warning(
-            request,
-            _("Its connection is still paused: this case closes when an administrator resumes it."),
-        )
+    closing = next(one for one in of_case(case, request.user) if one.action == CLOSE)
+    if closing.why_not:
+        messages.warning(request, closing.why_not)
         return back
     form = ReasonForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -80,6 +76,7 @@ def close(request: HttpRequest, pk: int) -> HttpResponse:
         case.connection,
         _("Close case %(number)s") % {"number": case.pk},
         form=form,
-        button=_("Close"),
-        effect=_("The question is settled, or needs no answer. Nothing is sent or changed."),
+        button=closing.label,
+        effect=closing.effect,
+        back=back.url,
     )

@@ -11,13 +11,14 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods, require_POST
@@ -39,6 +40,7 @@ from hub.models import Connection, Gate, Installation, Operation
 from hub.models.gate import Breaker, PauseKind
 from hub.models.review import Subject
 from hub.panel import words
+from hub.panel.errors import Lacks
 from hub.policy import degraded
 
 TEST_CALL = 10.0
@@ -59,27 +61,71 @@ def gate_of(connection: Connection) -> Gate | None:
         return None
 
 
-def gate_words(connection: Connection) -> str:
-    """Whether operations pass, and if not, why and until when."""
+OPENS: dict[str, Any] = {
+    PauseKind.PERSON: gettext_lazy(
+        "It goes on when somebody presses Resume on the page of the connection."
+    ),
+    PauseKind.CREDENTIAL: gettext_lazy(
+        "To open it: enter a credential they accept on the page of the connection, press Test "
+        "connection, then Resume."
+    ),
+    PauseKind.CERTIFICATE: gettext_lazy(
+        "To open it: have their certificate renewed, or name its authority on the page of the "
+        "connection, press Test connection, then Resume."
+    ),
+}
+"""What a person does so that a paused connection goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the gate of a connection stands: in words, and what opens it when only a person can."""
+
+    words: SafeString
+    is_open: bool = False
+    opens: str = ""
+
+
+def standing(connection: Connection) -> Standing:
+    """Whether operations pass, and if not, why, until when, and what a person would have to do."""
     if connection.retired_at is not None:
-        return _("retired")
+        return Standing(format_html("{}", _("retired")))
     row = gate_of(connection)
     now = timezone.now()
     if row is None:
-        return _("open")
+        return _passes()
     if row.paused_at is not None and (row.paused_until is None or row.paused_until > now):
-        text = f"{row.get_pause_kind_display()}: {row.pause_reason}"
-        if row.paused_until is not None:
-            text += " " + _("(until %(time)s)") % {"time": in_words(row.paused_until)}
-        return text
+        return _paused(row)
     if row.breaker != Breaker.CLOSED:
-        return _("stopped by itself after %(count)d failures in a row; next probe %(time)s") % {
+        text = _("stopped by itself after %(count)d failures in a row; next probe %(time)s") % {
             "count": row.failures,
             "time": in_words(row.breaker_until) if row.breaker_until else "–",
         }
+        return Standing(format_html("{}", text))
     if row.throttled_until is not None and row.throttled_until > now:
-        return _("they ask us to wait until %(time)s") % {"time": in_words(row.throttled_until)}
-    return _("open")
+        text = _("they ask us to wait until %(time)s") % {"time": in_words(row.throttled_until)}
+        return Standing(format_html("{}", text))
+    return _passes()
+
+
+def _passes() -> Standing:
+    return Standing(format_html("{}", _("open")), is_open=True)
+
+
+def _paused(row: Gate) -> Standing:
+    # A person's words are in that person's language; the engine's own are in English.
+    own = row.pause_kind != PauseKind.PERSON
+    said = words.in_english(row.pause_reason) if own else row.pause_reason
+    text = format_html("{}: {}", row.get_pause_kind_display(), said)
+    if row.paused_until is None:
+        return Standing(text, opens=str(OPENS.get(row.pause_kind, OPENS[PauseKind.PERSON])))
+    until = _("(until %(time)s)") % {"time": in_words(row.paused_until)}
+    return Standing(format_html("{} {}", text, until))
+
+
+def gate_words(connection: Connection) -> SafeString:
+    """How the gate stands, in words."""
+    return standing(connection).words
 
 
 def in_words(moment: Any) -> str:
@@ -96,17 +142,19 @@ class ActionLine:
     means: str
     numbers: tuple[tuple[str, str], ...]
     origin: str
-    lost: str
+    lost: SafeString
 
 
 def facts(connection: Connection, *, may_change: bool) -> dict[str, Any]:
     """What the connection's page shows beside its form."""
     row = gate_of(connection)
     lines, trouble = _action_lines(connection, row)
+    stands = standing(connection)
     return {
         "hub_connection": connection,
         "gate": row,
-        "gate_words": gate_words(connection),
+        "gate_words": stands.words,
+        "opens": stands.opens,
         "paused": row is not None and row.paused_at is not None,
         "blocked": row is not None and (row.paused_at is not None or row.breaker != Breaker.CLOSED),
         "action_lines": lines,
@@ -147,7 +195,7 @@ def _action_lines(connection: Connection, row: Gate | None) -> tuple[list[Action
                 str(words.CLASSES[declared.safety]),
                 numbers,
                 ", ".join(part for part in (declared.source, declared.dated) if part),
-                str(lost.get(name, {}).get("why", "")),
+                words.in_english(str(lost.get(name, {}).get("why", ""))),
             )
         )
     return lines, ""
@@ -163,12 +211,28 @@ class Tested:
     findings: tuple[Finding, ...]
     unproven: tuple[str, ...]
     account: str = ""
+    other_account: bool = False
+    """It speaks for another account than the connection: nothing it shows is about this one."""
     cut_off: bool = False
     """A call had no usable answer: what was not proven was not refuted either."""
 
     @property
     def ok(self) -> bool:
-        return all(finding.ok for finding in self.findings)
+        return not self.other_account and all(finding.ok for finding in self.findings)
+
+
+def is_other(reported: str, declared: str) -> bool:
+    """Whether a test names another account than the connection stands for.
+
+    An account may be declared without its host, as people name it: `acme` for
+    `crm.example.com/acme`.
+    """
+    there, here = _account(reported), _account(declared)
+    return bool(there) and there != here and not there.endswith(f"/{here}")
+
+
+def _account(name: str) -> str:
+    return name.strip().casefold().rpartition("://")[2].strip("/")
 
 
 def run_test(connection: Connection) -> Tested:
@@ -176,7 +240,7 @@ def run_test(connection: Connection) -> Tested:
 
     Green: the actions are again what they declare. Unproven ones drop a class until a later test is
     green; but not when the test was cut off: a remote that is down for an hour would otherwise send
-    every lost answer of that hour to a person.
+    every lost answer of that hour to a person. What another account shows counts for nothing.
     """
     mark = Installation.current().mark
     try:
@@ -197,20 +261,22 @@ def run_test(connection: Connection) -> Tested:
         )
         checked = Checked((Finding(_("answer"), False, text),))
     _pay_for(ready, calls)
+    account = ready.scrubber.text(checked.account, 200)
     tested = Tested(
         tuple(
             Finding(ready.scrubber.text(one.name, 100), one.ok, ready.scrubber.text(one.text, 500))
             for one in checked.findings
         ),
         checked.unproven,
-        ready.scrubber.text(checked.account, 200),
+        account,
+        other_account=is_other(account, connection.account),
         cut_off=bool(failures),
     )
     if tested.ok:
         proven = [name for name in ready.connector.declared() if name not in tested.unproven]
         gate.restore_class(connection.pk, proven)
     why = next((one.text for one in tested.findings if not one.ok), _("not proven by the test"))
-    for action in () if tested.cut_off else tested.unproven:
+    for action in () if tested.cut_off or tested.other_account else tested.unproven:
         gate.degrade(connection.pk, action, "find", why)
     return tested
 
@@ -288,7 +354,7 @@ class PauseForm(ReasonForm):
 
 def _may_change(request: HttpRequest, pk: int) -> Connection:
     if not request.user.has_perm("hub.change_connection"):
-        raise PermissionDenied
+        raise Lacks("hub.change_connection")
     return get_object_or_404(Connection.objects.select_related("tenant"), pk=pk)
 
 
@@ -330,17 +396,31 @@ def test(request: HttpRequest, pk: int) -> HttpResponse:
     paused = Gate.objects.filter(pk=connection.pk, paused_at__isnull=False).exists()
     if tested.ok and not paused:
         _answered(request, connection)
-    _log(request, connection, _("Tested: well.") if tested.ok else _("Tested: not well."))
+    _log(request, connection, _tested(connection, tested))
+    stands = standing(Connection.objects.select_related("gate").get(pk=connection.pk))
     return page(
         request,
         "hub/panel/connection_test.html",
         connection,
         _("Connection test"),
         tested=tested,
-        gate_words=gate_words(connection),
+        findings=[
+            {"name": one.name, "ok": one.ok, "told": words.in_english(one.text)}
+            for one in tested.findings
+        ],
+        gate_words=stands.words,
+        opens=stands.opens,
         paused=paused,
-        other_account=bool(tested.account) and tested.account != connection.account,
     )
+
+
+def _tested(connection: Connection, tested: Tested) -> str:
+    if tested.other_account:
+        return _("Tested: there the account is %(there)s, not %(here)s.") % {
+            "there": tested.account,
+            "here": connection.account,
+        }
+    return _("Tested: well.") if tested.ok else _("Tested: not well.")
 
 
 @require_http_methods(["GET", "POST"])

@@ -9,11 +9,13 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.log import log_response
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
@@ -21,12 +23,17 @@ from hub import review
 from hub.contract import BadPayload
 from hub.models import Attempt, Candidate, Decision, Evidence, Operation, ReviewCase
 from hub.models.review import Subject
+from hub.panel import choices, drift, there, words
 from hub.panel import connection as connection_pages
-from hub.panel import words
+from hub.panel.errors import Lacks, NotThere
+from hub.panel.values import shown, shown_json
+from hub.sql import database_now
 from hub.states import MOVING, Outcome, Purpose, State
 
 SEE_VALUES = "hub.decide_case"
 """Who settles cases must compare values; nobody else sees payloads and what was read at remotes."""
+LONGEST_REASON = 2000
+"""Characters of a reason; more would be cut without a word."""
 LINES = 200
 """Lines of each kind a timeline shows, the newest."""
 
@@ -42,9 +49,9 @@ class Line:
     order: tuple[int, int]
     kind: str
     title: str
-    text: str
+    text: SafeString | str
     details: tuple[tuple[str, str], ...] = ()
-    block: str = ""
+    block: SafeString | str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +59,8 @@ class Cell:
     """One field of a candidate beside ours."""
 
     field: str
-    ours: str
-    theirs: str
+    ours: SafeString
+    theirs: SafeString
     differs: bool
 
 
@@ -65,30 +72,12 @@ class Compared:
     cells: tuple[Cell, ...]
     different: int
     equal: int
+    read_ago: str
+    no_link: str
+    """Why a link to it would be refused; empty when it would not be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Button:
-    """One choice, and whether this person may press it."""
-
-    action: str
-    label: str
-    effect: str
-    why_not: str
-    recommended: bool
-    needs_remote_ref: bool
-
-
-def shown(value: Any) -> str:
-    """A JSON value as a person reads it; what is not there is a dash."""
-    if value is None or value == "":
-        return "–"
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
-
-def payload_fields(operation: Operation) -> list[tuple[str, str]]:
+def payload_fields(operation: Operation) -> list[tuple[str, SafeString]]:
     """What was meant, field by field."""
     return [(name, shown(value)) for name, value in _object(operation.payload).items()]
 
@@ -101,7 +90,9 @@ def _object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def compare(operation: Operation, candidate: Candidate) -> Compared:
+def compare(
+    operation: Operation, candidate: Candidate, known: choices.Ties, now: datetime
+) -> Compared:
     """A candidate beside what was meant. What counts as different was judged when it was read."""
     ours, theirs = _object(operation.payload), _object(candidate.fields)
     try:
@@ -119,7 +110,14 @@ def compare(operation: Operation, candidate: Candidate) -> Compared:
                 said is not None,
             )
         )
-    return Compared(candidate, tuple(cells), len(differences), len(cells) - len(differences))
+    return Compared(
+        candidate,
+        tuple(cells),
+        len(differences),
+        len(cells) - len(differences),
+        words.ago(candidate.seen_at, now),
+        known.why_not(candidate.remote_ref),
+    )
 
 
 def timeline(operation: Operation, *, values: bool) -> tuple[list[Line], bool]:
@@ -144,8 +142,6 @@ def timeline(operation: Operation, *, values: bool) -> tuple[list[Line], bool]:
 
 
 def _attempt_line(attempt: Attempt, *, values: bool) -> Line:
-    purpose = words.PURPOSES.get(attempt.purpose, attempt.purpose)
-    ended = words.OUTCOMES.get(attempt.outcome, "") if attempt.settled_at else _("under way")
     details: list[tuple[str | Promise, Any]] = [
         (_("how far it got"), _reached(attempt)),
         (_("marked"), _moment(attempt.marked_at)),
@@ -162,10 +158,10 @@ def _attempt_line(attempt: Attempt, *, values: bool) -> Line:
         attempt.claimed_at,
         (1, attempt.token),
         "attempt",
-        f"{purpose}: {ended}",
-        attempt.verdict,
+        words.tried(attempt.purpose, attempt.outcome if attempt.settled_at else ""),
+        words.in_english(attempt.verdict),
         _filled(details),
-        _pretty(attempt.seen) if values else "",
+        shown_json(attempt.seen) if values and attempt.seen else "",
     )
 
 
@@ -187,9 +183,9 @@ def _evidence_line(fact: Evidence, *, values: bool) -> Line:
         (2, fact.pk),
         "evidence",
         str(words.EVIDENCE.get(fact.kind, fact.kind)),
-        fact.text,
+        words.in_english(fact.text),
         _filled([(_("by"), fact.actor)]),
-        fact.data if values else "",
+        shown_json(fact.data) if values and fact.data else "",
     )
 
 
@@ -205,7 +201,7 @@ def _decision_line(decision: Decision) -> Line:
         (3, decision.pk),
         "decision",
         title,
-        decision.result,
+        (decision.done and words.decided(decision.action, decision.remote_ref)) or decision.result,
         _filled([(_("reason"), decision.reason), (_("remote id chosen"), decision.remote_ref)]),
     )
 
@@ -218,22 +214,22 @@ def _moment(moment: datetime | None) -> str:
     return connection_pages.in_words(moment) if moment is not None else ""
 
 
-def _pretty(text: str) -> str:
-    try:
-        return json.dumps(json.loads(text), ensure_ascii=False, indent=2) if text else ""
-    except ValueError:
-        return text
+def meaning(operation: Operation, stands: connection_pages.Standing) -> str:
+    """What its state means for the reader just now: nothing repeats by itself at a closed gate."""
+    state = State(operation.state)
+    if stands.opens and state in MOVING and state not in (State.RUNNING, State.SENT):
+        return f"{words.AT_THE_GATE} {stands.opens}"
+    return words.state_means(state, doubt=operation.maybe_executed)
 
 
-def waits_for(operation: Operation) -> list[str]:
+def waits_for(operation: Operation, stands: connection_pages.Standing) -> list[SafeString | str]:
     """Why it does not move just now: computed, not stored (protocol §4)."""
     state = State(operation.state)
     if state not in MOVING:
         return []
-    waits = []
-    gate = connection_pages.gate_words(operation.connection)
-    if gate != _("open"):
-        waits.append(_("Its connection: %(gate)s.") % {"gate": gate})
+    waits: list[SafeString | str] = []
+    if not stands.is_open:
+        waits.append(format_html(_("Its connection: {gate}"), gate=stands.words))
     if operation.parked:
         waits.append(_("It is behind another version of the same object."))
     parents = [
@@ -243,32 +239,10 @@ def waits_for(operation: Operation) -> list[str]:
     if parents:
         waits.append(_("It waits for: %(operations)s.") % {"operations": ", ".join(parents)})
     if operation.lease_until is not None:
-        waits.append(
-            _("A worker has it until %(time)s.") % {"time": _moment(operation.lease_until)}
-        )
-    else:
-        waits.append(_("Next run: %(time)s.") % {"time": _moment(operation.next_at)})
+        waits.append(_("A worker has it until %(time)s") % {"time": _moment(operation.lease_until)})
+    elif not stands.opens:
+        waits.append(_("Next run: %(time)s") % {"time": _moment(operation.next_at)})
     return waits
-
-
-def buttons(operation: Operation, user: Any) -> list[Button]:
-    """Every choice; one that may not be pressed stays in place and says why."""
-    found = []
-    for choice in review.choices(operation):
-        why_not = choice.why_not
-        if not why_not and not (user.has_perm(review.DECIDE) and user.has_perm(choice.permission)):
-            why_not = _("You lack the permission for it.")
-        found.append(
-            Button(
-                choice.action,
-                words.decision(choice.action),
-                choice.effect,
-                why_not,
-                choice.recommended and not why_not,
-                choice.needs_remote_ref,
-            )
-        )
-    return found
 
 
 # --- views ----------------------------------------------------------------------------------------
@@ -278,7 +252,7 @@ def buttons(operation: Operation, user: Any) -> list[Button]:
 def story(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the operation; a POST carries one decision, with the state and token the person saw."""
     if not request.user.has_perm("hub.view_operation"):
-        raise PermissionDenied
+        raise Lacks("hub.view_operation")
     if request.method == "POST":
         return _decide(request, pk)
     return _page(request, pk)
@@ -292,14 +266,19 @@ def _decide(request: HttpRequest, pk: int) -> HttpResponse:
         token = -1
     chosen = request.POST.get("remote_ref", "").strip()
     typed = request.POST.get("other_ref", "").strip()
-    given = {
-        "reason": request.POST.get("reason", ""),
-        "remote_ref": typed or chosen,
-    }
+    # A browser counts the end of a line as one character and sends two.
+    reason = request.POST.get("reason", "").replace("\r\n", "\n")
+    given = {"reason": reason, "remote_ref": chosen, "other_ref": typed}
     if action == review.LINK and typed and chosen and typed != chosen:
         both = _("You chose %(chosen)s and entered %(typed)s: leave only the one that is meant.")
         trouble = both % {"chosen": chosen, "typed": typed}
         return _page(request, pk, given, trouble, wrong="remote id", status=400)
+    if len(given["reason"]) > LONGEST_REASON:
+        trouble = _("At most %(most)d characters, not %(count)d: shorten it.") % {
+            "most": LONGEST_REASON,
+            "count": len(given["reason"]),
+        }
+        return _page(request, pk, given, trouble, wrong="reason", status=400)
     try:
         decided = review.act(
             pk,
@@ -308,10 +287,10 @@ def _decide(request: HttpRequest, pk: int) -> HttpResponse:
             reason=given["reason"],
             seen_state=request.POST.get("seen_state", ""),
             seen_token=token,
-            remote_ref=given["remote_ref"] if action == review.LINK else "",
+            remote_ref=(typed or chosen) if action == review.LINK else "",
         )
-    except PermissionError as error:
-        raise PermissionDenied(str(error)) from None
+    except PermissionError:
+        raise Lacks(_lacking(request, action)) from None
     except BadPayload as error:
         field, _colon, _text = str(error).partition(":")
         trouble = {
@@ -322,7 +301,24 @@ def _decide(request: HttpRequest, pk: int) -> HttpResponse:
     if not decided.done:
         return _page(request, pk, given, decided.text, wrong="refused", status=409)
     messages.success(request, decided.text)
+    _say_when_it_waits(request, action, decided.operation_id)
     return HttpResponseRedirect(reverse("admin:operation_story", args=[decided.operation_id]))
+
+
+def _say_when_it_waits(request: HttpRequest, action: str, pk: int) -> None:
+    """Decided, and yet nothing goes out while only a person can open the connection."""
+    if action not in (review.LOOK_AGAIN, review.RETRY, review.SEND_AGAIN):
+        return
+    row = Operation.objects.select_related("connection__gate").defer("payload").get(pk=pk)
+    stands = connection_pages.standing(row.connection)
+    if stands.opens:
+        messages.warning(request, f"{words.AT_THE_GATE} {stands.opens}")
+
+
+def _lacking(request: HttpRequest, action: str) -> str:
+    """The first permission that a decision takes and this person does not have."""
+    wanted = (review.DECIDE, review.PERMISSIONS.get(action, review.DECIDE))
+    return next((one for one in wanted if not request.user.has_perm(one)), review.DECIDE)
 
 
 def _page(
@@ -340,38 +336,84 @@ def _page(
         .first()
     )
     if operation is None:
-        raise Http404(_("There is no operation %(number)s.") % {"number": pk})
+        raise NotThere(_("There is no operation %(number)s.") % {"number": pk})
+    now = database_now()
     values = request.user.has_perm(SEE_VALUES)
     cases = list(ReviewCase.objects.filter(operation=operation).order_by("-pk")[:20])
     still_open = [one for one in cases if one.closed_at is None]
     case = next((one for one in still_open if one.subject == Subject.OPERATION), None)
     candidates = list(case.candidates.order_by("-matches", "pk")[:20]) if case else []
     lines, cut = timeline(operation, values=values)
+    stands = connection_pages.standing(operation.connection)
+    known = choices.ties(operation, candidates)
+    found = choices.of_operation(operation, request.user, candidates)
     context = {
         **admin.site.each_context(request),
         "title": _("Operation %(number)s") % {"number": operation.pk},
         "opts": Operation._meta,
         "operation": operation,
-        "means": words.state_means(operation.state, doubt=operation.maybe_executed),
+        "since": words.ago(operation.state_since, now),
+        "means": meaning(operation, stands),
         "reason_words": words.reason(operation.reason_code) if operation.reason_code else "",
-        "waits": waits_for(operation),
+        "reason_text": words.in_english(operation.reason_text),
+        "waits": waits_for(operation, stands),
+        "tied_to": known.own,
         "values": values,
         "payload": payload_fields(operation) if values else [],
         "case": case,
         "case_reason": words.reason(case.reason_code) if case else "",
-        "advice": words.decision(case.advice) if case and case.advice else "",
+        "case_summary": words.in_english(case.summary) if case else "",
+        "case_open_for": words.ago(case.opened_at, now) if case else "",
+        "advice": choices.advice(case, found) if case else None,
+        "may_decide": request.user.has_perm(review.DECIDE),
+        "search": there.search(operation, _object(operation.payload), found, values=values),
         "assumption": words.ASSUMPTIONS.get(case.assumption) if case else None,
-        "candidates": [compare(operation, one) for one in candidates] if values else [],
+        "candidates": [compare(operation, one, known, now) for one in candidates] if values else [],
         "hidden_candidates": 0 if values else len(candidates),
-        "questions": [one for one in still_open if one is not case],
+        "questions": [_question(one) for one in still_open if one is not case],
+        "came_again": drift.came_again(operation, values=values)
+        if any(one.subject == Subject.DRIFT for one in still_open)
+        else [],
         "older_cases": [one for one in cases if one.closed_at is not None],
         "lines": lines,
         "cut": cut,
         "most": LINES,
-        "buttons": buttons(operation, request.user),
+        "buttons": found,
+        "can": [one for one in found if not one.why_not],
+        "not_now": [one for one in found if one.why_not],
         "newer": operation.superseded_by.order_by("-pk").values_list("pk", flat=True).first(),
         "given": given or {},
         "trouble": trouble,
-        "wrong": wrong,
+        # What is wrong is told beside its field, where that is on the page.
+        "wrong": wrong
+        if wrong != "remote id" or any(one.needs_remote_ref and not one.why_not for one in found)
+        else "refused",
+        "longest_reason": LONGEST_REASON,
     }
-    return TemplateResponse(request, "hub/panel/operation.html", context, status=status)
+    response = TemplateResponse(request, "hub/panel/operation.html", context, status=status)
+    if status != 200:
+        # An answer that was meant, told on the page: nothing an operator's terminal has to show.
+        log_response(
+            "%s: %s", response.reason_phrase, request.path,
+            response=response, request=request, level="debug",
+        )  # fmt: skip
+    return response
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Another open question about this operation."""
+
+    pk: int
+    subject: str
+    reason: str
+    summary: SafeString
+
+
+def _question(case: ReviewCase) -> Question:
+    return Question(
+        case.pk,
+        case.get_subject_display(),
+        words.reason(case.reason_code),
+        words.in_english(case.summary),
+    )

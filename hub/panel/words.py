@@ -6,8 +6,16 @@ into the rows.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
+from django.apps import apps
+from django.utils import translation
 from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timesince import timesince
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from hub.contract import SafetyClass
 from hub.states import Outcome, Purpose, State
@@ -77,6 +85,7 @@ REASONS: Words = {
     "no_mapping": _("Nothing here is tied to an object there"),
     "no_result": _("Their job ended without naming a result"),
     "no_token": _("No rate token was free"),
+    "not_storable": _("What came back holds a value that cannot be stored"),
     "not_reached": _("They could not be reached; nothing had left"),
     "other_version": _("The result belongs to another version"),
     "our_defect": _("A defect on our side; a developer must look"),
@@ -127,7 +136,17 @@ OUTCOMES: Words = {
     Outcome.GIVEN_BACK: _("given back before anything left"),
 }
 
+TRIES: dict[tuple[str, str], str | Promise] = {
+    (Purpose.CONSULT, Outcome.LOOKED): _("Looked it up there"),
+    (Purpose.CONSULT, Outcome.GIVEN_BACK): _("Look given back; it is repeated"),
+    (Purpose.POLL, Outcome.LOOKED): _("Asked about the job there"),
+    (Purpose.POLL, Outcome.DONE): _("Asked about the job: it is done"),
+    (Purpose.POLL, Outcome.GIVEN_BACK): _("Asking about the job given back; it is repeated"),
+}
+"""Purpose and outcome in one phrase, where one after the other would say a thing twice."""
+
 EVIDENCE: Words = {
+    "drift": _("Submitted again with other data"),
     "late_result": _("Late answer"),
     "sweep": _("Clearing up"),
     "follow_up_failed": _("Follow-up failed"),
@@ -189,6 +208,81 @@ NUMBERS: Words = {
     "index_lag": _("a search shows it within (index_lag), seconds"),
     "key_ttl": _("life of the idempotency key (key_ttl), seconds"),
 }
+
+
+DECIDED: Words = {
+    "look_again": _("It is looked up at once."),
+    "retry": _("It is sent again."),
+    "send_again": _("It is sent again as a new operation."),
+    "discard": _("It is closed; nothing is sent."),
+    "take_over": _("The case is yours."),
+    "close": _("The question is closed; nothing was sent or changed."),
+}
+"""What a decision that was carried out came to; a link names its object besides."""
+
+FINAL_REASONS: dict[str, tuple[str, ...]] = {
+    State.CONFIRMED: ("already_gone", "confirmed", "finished", "found", "gone", "linked"),
+    State.DISCARDED: ("sent_again", "stale", "superseded", "withdrawn"),
+}
+"""The reasons an operation can be finished with."""
+
+AT_THE_GATE = _("Nothing goes on here until its connection is open again.")
+"""In the place of what a waiting state means, while only a person can open the connection."""
+
+PERMISSIONS: Words = {
+    "hub.decide_case": _("Can decide review cases"),
+    "hub.send_again": _("Can send an operation again whose fate is unknown"),
+}
+_RIGHTS: dict[str, Promise] = {
+    "view": _("Can view: %(what)s"),
+    "add": _("Can add: %(what)s"),
+    "change": _("Can change: %(what)s"),
+    "delete": _("Can delete: %(what)s"),
+}
+
+
+def permission(code: str) -> str:
+    """The words for a permission such as `hub.view_operation`; an unknown one as it is."""
+    app, _dot, name = code.partition(".")
+    right, _line, model = name.partition("_")
+    if code in PERMISSIONS:
+        return str(PERMISSIONS[code])
+    try:
+        what = apps.get_model(app, model)._meta.verbose_name_plural
+    except (LookupError, ValueError):
+        return code
+    return str(_RIGHTS[right]) % {"what": what} if right in _RIGHTS else code
+
+
+def ago(since: datetime, now: datetime, depth: int = 2) -> str:
+    """The time between two moments: "12 seconds", "5 minutes", "2 hours, 3 minutes"."""
+    length = max(timedelta(0), now - since)
+    if length >= timedelta(minutes=1):
+        return timesince(now - length, now, depth=depth)
+    seconds = int(length.total_seconds())
+    return ngettext("%(count)d second", "%(count)d seconds", seconds) % {"count": seconds}
+
+
+def in_english(text: str) -> SafeString:
+    """A sentence the engine or a connector wrote, marked as English on every other page."""
+    if not text or (translation.get_language() or "en").partition("-")[0] == "en":
+        return format_html("{}", text)
+    return format_html('<span lang="en">{}</span>', text)
+
+
+def tried(purpose: str, outcome: str) -> str:
+    """What an attempt was for and how it ended; one without an outcome is under way."""
+    if (purpose, outcome) in TRIES:
+        return str(TRIES[purpose, outcome])
+    ended = OUTCOMES.get(outcome, _("under way"))
+    return f"{PURPOSES.get(purpose, purpose)}: {ended}"
+
+
+def decided(action: str, remote_ref: str) -> str:
+    """What a decision came to that was carried out; empty when there are no words for it."""
+    if action == "link":
+        return str(_("It is confirmed with object %(ref)s.")) % {"ref": remote_ref}
+    return str(DECIDED.get(action, ""))
 
 
 def number(value: float | str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from hub.admin import base
 from hub.admin.connection import ConnectionAdmin
 from hub.indexes import Literal
 from hub.models import Bucket, Connection, Gate, Operation, Tenant
+from hub.panel import words
 from hub.states import State
 from tests.hub import pages
 
@@ -478,7 +480,9 @@ def test_code_that_is_not_installed_is_said_and_the_rest_can_be_edited(root: Cli
 
 
 @pytest.mark.sqlite
-@pytest.mark.parametrize("asked", ["", "?state=failed", "?connection=1&reason=refused&age=1h"])
+@pytest.mark.parametrize(
+    "asked", ["", "?state=failed", "?connection=1&reason=refused&age=1h", "?tenant=1&connection=1"]
+)
 def test_unfinished_operations_are_read_from_the_small_index(root: Client, asked: str) -> None:
     """SQLite takes a partial index only when its condition stands in the query as literals."""
     pages.one_of_each(pages.connection())
@@ -493,6 +497,103 @@ def test_unfinished_operations_are_read_from_the_small_index(root: Client, asked
         # The subquery is answered by the index alone, and what it found leads to the rows.
         assert [step for step in plan if "COVERING INDEX operation_by_state" in step], plan
         assert [step for step in plan if "rowid=?" in step and "operation" in step], plan
+
+
+def offered(client: Client, address: str, filter_name: str = "reason") -> set[str]:
+    """The codes a list offers to filter by."""
+    found = client.get(address).context["cl"].filter_specs
+    return {
+        str(code)
+        for one in found if getattr(one, "parameter_name", "") == filter_name
+        for code, _label in one.lookup_choices
+    }  # fmt: skip
+
+
+def test_reasons_are_offered_that_are_there(root: Client) -> None:
+    portal = pages.connection()
+    pages.one_of_each(portal)
+    Operation.objects.filter(state="failed").update(reason_code="refused")
+    Operation.objects.filter(state="confirmed").update(reason_code="found")
+    assert offered(root, OPERATIONS) == {"refused", "unknown"}
+    assert offered(root, f"{OPERATIONS}?state=failed") == {"refused"}
+    # Of what is finished there are millions: what they can have ended with is known.
+    ended = set(words.FINAL_REASONS[State.CONFIRMED])
+    assert offered(root, f"{OPERATIONS}?state=confirmed") == ended
+    assert offered(root, f"{OPERATIONS}?state=all") > {"refused", "unknown"} | ended
+    # What was asked for stays, so that it can be taken back.
+    assert "stale" in offered(root, f"{OPERATIONS}?reason=stale")
+    assert offered(root, "/admin/hub/reviewcase/") == {"found_different"}
+    assert offered(root, "/admin/hub/reviewcase/?closed=1") == {"found_different"}
+
+
+@pytest.mark.parametrize("words_of_it", ["drop table", "x' OR 1=1 --", "failed' --", "nothing"])
+def test_a_forged_state_finds_no_reason_and_breaks_nothing(root: Client, words_of_it: str) -> None:
+    pages.one_of_each(pages.connection())
+    assert root.get(OPERATIONS, {"state": words_of_it}).status_code == 200
+
+
+def test_final_reasons_have_words_and_are_given_somewhere(root: Client) -> None:
+    source = "".join(one.read_text() for one in (Path(base.__file__).parents[1]).glob("*.py"))
+    for codes in words.FINAL_REASONS.values():
+        for code in codes:
+            assert code in words.REASONS
+            assert f'"{code}"' in source or f"'{code}'" in source, code
+    # One that is new is offered all the same, as soon as it was given.
+    row = pages.in_state(pages.connection(), State.CONFIRMED)
+    Operation.objects.filter(pk=row.pk).update(reason_code="brand_new")
+    assert "brand_new" in offered(root, f"{OPERATIONS}?state=confirmed")
+    assert "brand_new" not in offered(root, f"{OPERATIONS}?state=discarded")
+
+
+@pytest.mark.sqlite
+def test_reasons_are_read_from_the_small_index(root: Client) -> None:
+    pages.one_of_each(pages.connection())
+    with CaptureQueriesContext(database) as seen:
+        base.unfinished_reasons(["pending", "failed"])
+    with database.cursor() as cursor:
+        cursor.execute("EXPLAIN QUERY PLAN " + seen.captured_queries[0]["sql"])
+        plan = [str(row[3]) for row in cursor.fetchall()]
+    read = [step for step in plan if "hub_operation" in step]
+    assert len(read) == 2
+    assert all("INDEX operation_by_state (state=?)" in step for step in read), plan
+
+
+def test_only_the_newest_of_each_state_are_searched_for_reasons(
+    root: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "EACH", 1)
+    portal = pages.connection()
+    for hours, reason in ((3, "busy"), (1, "refused")):
+        pages.operation(
+            portal, reason, reason_code=reason,
+            state_since=timezone.now() - timedelta(hours=hours),
+        )  # fmt: skip
+    assert base.unfinished_reasons(["pending"]) == {"refused"}
+
+
+# --- one row of the engine's ----------------------------------------------------------------------
+
+
+def test_every_row_of_an_operation_leads_back_to_its_page_and_has_no_second_history(
+    root: Client,
+) -> None:
+    row = pages.one_of_each(pages.connection())[State.REVIEW]
+    case = row.cases.get()
+    found = {
+        "operation": row.pk,
+        "attempt": row.attempt_set.get().pk,
+        "evidence": row.evidence_set.get().pk,
+        "reviewcase": case.pk,
+        "candidate": case.candidates.get().pk,
+        "decision": row.decisions.get().pk,
+    }
+    for model, pk in found.items():
+        text = root.get(f"/admin/hub/{model}/{pk}/change/").content.decode()
+        assert f'<a href="/admin/operations/{row.pk}/">To the page of operation' in text, model
+        assert "historylink" not in text, model
+        assert "closelink" not in text, model
+    settings = root.get(f"/admin/hub/connection/{row.connection_id}/change/").content.decode()
+    assert "historylink" in settings, "what people changed there is kept by Django's own history"
 
 
 def test_filters_without_an_index_look_through_the_newest_and_say_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,15 +12,16 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
+from django.contrib.staticfiles import finders
 from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import translation
 from django.views.debug import get_exception_reporter_class, get_exception_reporter_filter
 
-from hub import cases
-from hub.models import Connection
+from hub import cases, gate
+from hub.models import Connection, Installation, Operation
 from hub.models.operation import STATE_LABELS
-from hub.panel import words
+from hub.panel import errors, words
 from hub.states import State
 from tests.hub import pages
 
@@ -328,3 +330,216 @@ def test_an_exception_report_has_no_values() -> None:
 
 def test_the_bare_address_leads_to_the_overview(client: Client) -> None:
     assert client.get("/").headers["Location"] == "/admin/"
+
+
+# --- pages for what cannot be done ----------------------------------------------------------------
+
+
+def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the terminal would show."""
+    format_it = logging.Formatter("{message}", style="{").format
+    return [format_it(one) for one in caplog.records if one.levelno >= logging.INFO]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("address", "has", "code", "words_of_it"),
+    [
+        ("/admin/hub/operation/", (), "hub.view_operation", "Can view: operations"),
+        ("/admin/operations/{row}/", (), "hub.view_operation", "Can view: operations"),
+        ("/admin/hub/connection/add/", (), "hub.add_connection", "Can add: connections"),
+        ("/admin/auth/user/", (), "auth.view_user", "Can view: users"),
+        (
+            "/admin/connections/{portal}/pause/", ("view_connection",), "hub.change_connection",
+            "Can change: connections",
+        ),
+        (
+            "/admin/cases/1/close/", ("view_reviewcase",), "hub.decide_case",
+            "Can decide review cases",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_permission_and_whom_to_ask(
+    client: Client, caplog: pytest.LogCaptureFixture, address: str, has: tuple[str, ...],
+    code: str, words_of_it: str,
+) -> None:  # fmt: skip
+    portal = pages.connection()
+    row = pages.operation(portal)
+    pages.person("boss", root=True)
+    client.force_login(pages.person("reader", *has))
+    response = client.get(address.format(row=row.pk, portal=portal.pk))
+    assert response.status_code == 403
+    text = response.content.decode()
+    assert words_of_it in text
+    assert f"<code>{code}</code>" in text
+    assert "boss" in text
+    assert "hub/hub.css" in text
+    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+    assert _Page(text).inline == []
+    told = _told(caplog)
+    assert len(told) == 1, told
+    assert told[0].startswith("Forbidden: /admin/")
+    assert f"reader lacks {code}" in told[0]
+    assert "Traceback" not in told[0]
+
+
+@pytest.mark.django_db
+def test_a_decision_that_is_refused_names_the_permission_it_takes(client: Client) -> None:
+    row = pages.in_state(pages.connection(), State.REVIEW)
+    client.force_login(pages.person("agent", "view_operation", "decide_case"))
+    sent = {"action": "send_again", "reason": "x", "seen_state": "review", "seen_token": "0"}
+    text = client.post(f"/admin/operations/{row.pk}/", sent).content.decode()
+    assert "Can send an operation again whose fate is unknown" in text
+    assert "<code>hub.send_again</code>" in text
+
+
+@pytest.mark.django_db
+def test_what_nobody_may_do_asks_for_no_permission(client: Client) -> None:
+    client.force_login(pages.person("root", root=True))
+    row = pages.operation(pages.connection())
+    for address in ("delete", "change"):
+        response = client.post(f"/admin/hub/operation/{row.pk}/{address}/", {"post": "yes"})
+        assert response.status_code == 403
+        text = response.content.decode()
+        assert "Nobody may do this here" in text
+        assert "You need this permission" not in text
+
+
+@pytest.mark.django_db
+def test_an_answer_that_was_meant_leaves_the_terminal_quiet(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = pages.in_state(pages.connection(), State.REVIEW)
+    client.force_login(pages.person("root", root=True))
+    sent = {"action": "discard", "seen_state": "review", "seen_token": "99"}
+    assert client.post(f"/admin/operations/{row.pk}/", sent | {"reason": "x"}).status_code == 409
+    assert client.post(f"/admin/operations/{row.pk}/", sent).status_code == 400
+    assert _told(caplog) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("language", ["en", "es"])
+def test_the_pages_of_errors_are_ours_in_both_languages(
+    client: Client, rf: RequestFactory, monkeypatch: pytest.MonkeyPatch, language: str
+) -> None:
+    client.force_login(pages.person("root", root=True))
+    told = {
+        "en": ("Not found", "This form is too old", "This request cannot be read", "A defect"),
+        "es": ("No encontrado", "Este formulario es demasiado antiguo",
+               "Esta petición no se puede leer", "Un defecto"),
+    }[language]  # fmt: skip
+    in_language = {"accept-language": language}
+    missing = client.get("/admin/operations/999/", headers=in_language)
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(User.objects.get(username="root"))
+    old = strict.post("/admin/connections/1/test/", headers=in_language)
+    with translation.override(language):
+        bad = errors.bad_request(rf.get("/"), ValueError())
+        defect = errors.server_error(rf.get("/"))
+    answers: list[Any] = [missing, old, bad, defect]
+    for response, status, said in zip(answers, (404, 403, 400, 500), told, strict=True):
+        assert response.status_code == status
+        text = response.content.decode()
+        assert said in text
+        assert 'href="/admin/"' in text
+        assert "<title>" in text
+        assert _Page(text).inline == []
+    assert "999" in missing.content.decode()
+
+
+@pytest.mark.django_db
+def test_a_stranger_is_told_that_nothing_is_there(client: Client) -> None:
+    response = client.get("/nothing/here")
+    assert response.status_code == 404
+    assert "Nothing is at this address." in response.content.decode()
+    assert "Log out" not in response.content.decode()
+
+
+def test_a_defect_is_told_without_the_database(rf: RequestFactory) -> None:
+    """No fixture gives this test a database: a query would fail it."""
+    assert errors.server_error(rf.get("/")).status_code == 500
+    assert errors.bad_request(rf.get("/"), ValueError()).status_code == 400
+
+
+def test_a_defect_of_the_page_for_defects_still_answers(
+    rf: RequestFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_given: Any, **_more: Any) -> str:
+        raise RuntimeError("no template")
+
+    monkeypatch.setattr(errors, "render_to_string", broken)
+    assert errors.server_error(rf.get("/")).content == b"A defect of the hub. Its log says more."
+
+
+@pytest.mark.django_db
+def test_every_page_has_an_icon_of_our_own(client: Client) -> None:
+    client.force_login(pages.person("root", root=True))
+    for address in ("/admin/", "/admin/login/", "/admin/nothing/"):
+        text = client.get(address, follow=True).content.decode()
+        found = re.search(r'<link rel="icon" type="image/svg\+xml" href="([^"]+)">', text)
+        assert found, address
+        assert finders.find(found[1].removeprefix("/static/"))
+    assert "script" not in (ROOT / "hub/static/hub/favicon.svg").read_text()
+
+
+# --- narrow and foreign ---------------------------------------------------------------------------
+
+
+def test_every_cell_of_a_table_is_named_where_the_table_becomes_cards() -> None:
+    """At 390 px the heads of tables are gone: a cell says by itself what it is."""
+    for path in (ROOT / "templates").rglob("*.html"):
+        for table in re.findall(r'<table class="hub-table.*?</table>', path.read_text(), re.DOTALL):
+            heads = table.count('<th scope="col">')
+            cells = re.findall(r"<td[^>]*>(.{0,12})", table)
+            bare = [
+                cell for cell in cells
+                if f"<td>{cell}" in table and not cell.startswith(("{% if cell.d", "{% translat"))
+            ]  # fmt: skip
+            assert not bare or not heads, f"{path.name}: {bare}"
+            assert "hub-scroll" in path.read_text()
+
+
+@pytest.mark.django_db
+def test_what_the_engine_wrote_is_marked_as_english_on_a_spanish_page(client: Client) -> None:
+    portal = pages.connection()
+    row = pages.one_of_each(portal)[State.REVIEW]
+    Operation.objects.filter(pk=row.pk).update(reason_text="No answer came.")
+    other = pages.connection("paused")
+    gate.pause(other.pk, "credential", "The remote refuses us.")
+    Installation.objects.update(clock_note="The clock stepped by 9 s.")
+    case = cases.about_connection(other.pk, "credential", "The remote refuses us.")
+    client.force_login(pages.person("root", root=True))
+    for address, sentences in (
+        (f"/admin/operations/{row.pk}/", (
+            "No answer came.", "The connection broke.", "Cleared up.", "One looks like it.",
+        )),
+        ("/admin/", ("The remote refuses us.", "The clock stepped by 9 s.")),
+        (f"/admin/hub/operation/{row.pk}/change/", ("No answer came.",)),
+        (f"/admin/hub/reviewcase/{case.pk}/change/", ("The remote refuses us.",)),
+        (f"/admin/hub/attempt/{row.attempt_set.get().pk}/change/", ("The connection broke.",)),
+        ("/admin/hub/evidence/", ("Cleared up.",)),
+        ("/admin/hub/connection/", ("The remote refuses us.",)),
+    ):  # fmt: skip
+        spanish = client.get(address, headers={"accept-language": "es"}).content.decode()
+        english = client.get(address, headers={"accept-language": "en"}).content.decode()
+        for sentence in sentences:
+            assert f'<span lang="en">{sentence}</span>' in spanish, address
+            assert spanish.count(sentence) == spanish.count(f'lang="en">{sentence}<'), address
+            assert sentence in english
+            assert f'<span lang="en">{sentence}' not in english
+    # What a decision came to was stored in the language of whoever decided.
+    text = client.get(
+        f"/admin/operations/{row.pk}/", headers={"accept-language": "es"}
+    ).content.decode()
+    assert "It is looked up at once." not in text
+    assert "Se consulta de inmediato." in text
+
+
+@pytest.mark.django_db
+def test_what_a_person_wrote_is_not_marked_as_english(client: Client) -> None:
+    portal = pages.connection()
+    gate.pause(portal.pk, "person", "Se mudan de casa")
+    client.force_login(pages.person("root", root=True))
+    text = client.get("/admin/", headers={"accept-language": "es"}).content.decode()
+    assert "Se mudan de casa" in text
+    assert 'lang="en">Se mudan' not in text

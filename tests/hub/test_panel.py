@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 from typing import Any
@@ -12,12 +13,15 @@ from django.test import Client
 from django.utils import timezone
 
 from hub import cases, gate
-from hub.models import Bucket, Connection, Decision, Gate, Operation
+from hub.contract import Checked, Finding, Kind, Write
+from hub.models import Bucket, Connection, Decision, Gate, Operation, ReviewCase
+from hub.models import Mapping as MappingRow
+from hub.panel import choices, drift, there, values, words
+from hub.panel import connection as connection_page
 from hub.panel import operation as page
-from hub.panel import words
-from hub.states import FINAL, MOVING, State
+from hub.states import FINAL, MOVING, Outcome, Purpose, State
 from tests.harness.world import World
-from tests.hub import pages
+from tests.hub import pages, rows
 
 
 @pytest.fixture
@@ -520,3 +524,497 @@ def test_the_case_of_a_paused_connection_stays_while_it_is_paused(root: Client) 
     root.post(address, {"reason": "resumed"})
     case.refresh_from_db()
     assert case.closed_by == "root"
+
+
+# --- a doubt the hub cannot look into -------------------------------------------------------------
+
+
+def in_doubt_without_a_look(**columns: Any) -> Operation:
+    """A create whose answer was lost at a remote that ignores our reference: class d."""
+    portal = pages.connection("old", account="old.example.com", base_url="https://old.example.com")
+    gate.degrade(portal.pk, "contact.create", "find", "originId was ignored")
+    row = pages.in_state(portal, State.REVIEW)
+    Operation.objects.filter(pk=row.pk).update(
+        payload='{"last_name": "Okafor", "phone": [{"value": "+49 30 1", "type": "WORK"}]}',
+        **columns,
+    )
+    cases.open_case(
+        "operation", row.pk, tenant_id=portal.tenant_id, connection_id=portal.pk,
+        operation_id=row.pk, reason_code="unknown", summary="No answer.", advice="link",
+    )  # fmt: skip
+    return Operation.objects.get(pk=row.pk)
+
+
+def test_what_nobody_can_look_up_says_what_to_search_for(root: Client) -> None:
+    sent = timezone.now() - timedelta(minutes=9)
+    row = in_doubt_without_a_look(first_sent_at=sent, last_byte_at=sent)
+    response = root.get(story(row))
+    search = response.context["search"]
+    assert search.by == (("last_name", "Okafor"), ("phone", "+49 30 1"))
+    assert (search.account, search.address) == ("old.example.com", "https://old.example.com")
+    assert search.reference == row.reference
+    text = " ".join(response.content.decode().split())
+    assert "Search there for a new contact with these values." in text
+    assert '<a href="https://old.example.com" rel="noreferrer noopener">old.example.com</a>' in text
+    assert "Look there yourself, as below; then: <strong>Link</strong>" in text
+    assert "It would have happened between" in text
+    for said in (
+        "If it is there: enter its id below and press Link.",
+        "If it is not there: press Send again, although it may have happened.",
+        "If it is no longer wanted: press Discard.",
+    ):
+        assert said in text
+
+
+def test_who_may_not_decide_sees_what_to_search_by_and_no_value(client: Client, db: None) -> None:
+    row = in_doubt_without_a_look()
+    client.force_login(pages.person("reader", "view_operation"))
+    text = client.get(story(row)).content.decode()
+    assert "last_name" in text
+    assert "Okafor" not in text
+    assert "press Link" not in text
+    client.force_login(pages.person("agent", "view_operation", "decide_case"))
+    text = client.get(story(row)).content.decode()
+    assert "press Link" in text
+    assert "press Send again" not in text, "a button this person may not press"
+
+
+def test_what_the_hub_can_look_up_needs_no_search_of_a_person(root: Client) -> None:
+    row = pages.one_of_each(pages.connection())[State.REVIEW]
+    assert root.get(story(row)).context["search"] is None
+
+
+@pytest.mark.parametrize("base_url", ["ftp://old.example.com", "javascript:alert(1)", "//x", ""])
+def test_an_address_that_is_no_page_is_no_link(root: Client, base_url: str) -> None:
+    row = in_doubt_without_a_look()
+    Connection.objects.filter(pk=row.connection_id).update(base_url=base_url)
+    assert f'href="{base_url}"' not in root.get(story(row)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "mapped", "said"),
+    [
+        (Kind.UPDATE, "r1", "Open d r1 there and see whether it has these values."),
+        (Kind.UPDATE, "", "Search there for the d and see whether it has these values."),
+        (Kind.COMMAND, "r1", "Open d r1 there and see whether it has these values."),
+        (Kind.DELETE, "r1", "See there whether d r1 is gone."),
+    ],
+)
+def test_a_change_names_the_object_to_look_at(
+    db: None, monkeypatch: pytest.MonkeyPatch, kind: Kind, mapped: str, said: str
+) -> None:
+    rows.install(monkeypatch)
+    where = rows.connection()
+    gate.ensure(where)
+    if mapped:
+        rows.mapping(where, object_type="d", remote_ref=mapped)
+    row = rows.operation(where, State.REVIEW, action="d.update", maybe_executed=True)
+    monkeypatch.setattr(there.remote, "declared", lambda *_asked: Write(kind=kind))
+    found = there.search(row, {}, choices.of_operation(row), values=True)
+    assert found is not None
+    assert found.task == said
+    assert found.reference == ""
+    assert (said[:3] == "See") == any("If it is gone" in one for one in found.then)
+
+
+# --- a recommendation is one of the buttons -------------------------------------------------------
+
+
+def a_case(portal: Connection, subject: str, advice: str, row: Operation | None) -> ReviewCase:
+    number = portal.pk if row is None else row.pk
+    return cases.open_case(
+        subject, number, tenant_id=portal.tenant_id, connection_id=portal.pk,
+        operation_id=None if row is None else row.pk, reason_code="drift", summary="As it came.",
+        advice=advice,
+    )  # fmt: skip
+
+
+EVERY_ADVICE = ["", "look_again", "retry", "link", "discard", "correct", "take_over", "send_again"]
+
+
+@pytest.mark.parametrize("advice", EVERY_ADVICE)
+def test_no_page_recommends_a_button_that_is_not_on_it(
+    client: Client, db: None, advice: str
+) -> None:
+    """Every subject, every state, every advice, whoever looks: page, case and list."""
+    portal, other = pages.connection(), pages.connection("paused")
+    gate.pause(other.pk, "credential", "They refuse us.")
+    found = [a_case(other, "connection", advice, None), a_case(portal, "connection", advice, None)]
+    for state in State:
+        row = pages.in_state(portal, state)
+        found += [a_case(portal, kind, advice, row) for kind in ("operation", "drift", "duplicate")]
+    looks = ("view_operation", "view_reviewcase", "view_connection")
+    people = [
+        pages.person("reader", *looks),
+        pages.person("agent", *looks, "decide_case"),
+        pages.person("root", root=True),
+    ]
+    for who in people:
+        client.force_login(who)
+        for case in found:
+            buttons = choices.of_case(ReviewCase.objects.get(pk=case.pk), who)
+            button = choices.advice(case, buttons).button
+            page_of_it = client.get(f"/admin/hub/reviewcase/{case.pk}/change/")
+            shown = page_of_it.context["advice"].button
+            assert shown == button
+            if button is None:
+                continue
+            assert not button.why_not
+            assert button in buttons
+            text = client.get(button.address).content.decode()
+            if case.subject == "operation":
+                assert re.search(rf'<button[^>]*value="{button.action}"(?![^>]*disabled)', text)
+            elif button.action != choices.CLOSE:
+                assert button.label in text
+                assert f"/connections/{case.connection_id}/{button.action}/" in text
+            else:
+                assert f"{button.label}</button>" in text
+    text = client.get("/admin/hub/reviewcase/").content.decode()
+    named = set(re.findall(r'field-advised">([^<]+)<', text))
+    labels = {one.label for case in found for one in choices.of_case(case)} | {"–"}
+    assert named <= labels
+
+
+def test_the_case_of_a_connection_recommends_the_test_and_never_a_retry(root: Client) -> None:
+    portal = pages.connection()
+    gate.pause(portal.pk, "credential", "They refuse us.")
+    case = cases.about_connection(portal.pk, "credential", "They refuse us.")
+    text = root.get(f"/admin/hub/reviewcase/{case.pk}/change/").content.decode()
+    assert "Put right what the connection needs; then: Test connection" in text
+    assert "Retry" not in text
+    assert "Retry" not in root.get("/admin/hub/reviewcase/").content.decode()
+    gate.resume(portal.pk)
+    text = root.get(f"/admin/hub/reviewcase/{case.pk}/change/").content.decode()
+    assert "<strong>Recommended:</strong> Close this case" in " ".join(text.split())
+
+
+def test_an_object_that_is_tied_elsewhere_is_not_recommended_for_a_link(root: Client) -> None:
+    portal = pages.connection()
+    row = pages.one_of_each(portal)[State.REVIEW]
+    assert root.get(story(row)).context["advice"].button.action == "link"
+    MappingRow.objects.create(
+        tenant=portal.tenant, connection=portal, object_type="contact", source_system="hub",
+        source_id="somebody-else", remote_ref="6043", updated_at=timezone.now(),
+    )  # fmt: skip
+    response = root.get(story(row))
+    text = response.content.decode()
+    assert response.context["advice"].button is None
+    assert "tied to hub/somebody-else already" in text
+    assert "no recommendation; compare and decide" in text
+    assert re.search(r'value="6043" disabled', text)
+    # And the other way round: this record is another object's.
+    MappingRow.objects.filter(source_id="somebody-else").update(
+        source_id=row.source_id, remote_ref="77"
+    )
+    response = root.get(story(row))
+    assert response.context["advice"].button is None
+    assert "this record is tied to 77 already" in response.content.decode()
+
+
+# --- drift, side by side --------------------------------------------------------------------------
+
+
+def drifted(came: str, **columns: Any) -> tuple[Operation, ReviewCase]:
+    portal = pages.connection()
+    row = pages.operation(portal, **columns)
+    case = a_case(portal, "drift", "correct", row)
+    if came:
+        cases.keep_submitted(row.pk, came)
+    return row, case
+
+
+def test_both_payloads_of_a_drift_stand_side_by_side(root: Client) -> None:
+    row, case = drifted('{"first_name": "Zenobia", "email": ["z@example.com"], "post": "CEO"}')
+    for address in (f"/admin/hub/reviewcase/{case.pk}/change/", story(row)):
+        text = " ".join(root.get(address).content.decode().split())
+        assert "3 fields differ · 1 field is equal" in text
+        for field, stored, again in (
+            ("email", "not submitted", '<ul class="hub-value"><li>z@example.com</li></ul>'),
+            ("post", "not submitted", "CEO"),
+            ("last_name", "Okafor", "not submitted"),
+        ):
+            assert (
+                f'<th scope="row">{field}</th><td data-label="Stored">{stored}</td>'
+                f'<td data-label="Submitted again">{again}</td>'
+            ) in text, address
+        assert "first_name</th><td data-label" not in text.replace("Ours", "")
+    assert "Submitted again with other data" in root.get(story(row)).content.decode()
+
+
+def test_who_may_not_decide_sees_which_fields_differ_and_no_value(client: Client, db: None) -> None:
+    row, case = drifted('{"first_name": "Zenobia", "last_name": "Bloggs"}')
+    client.force_login(pages.person("reader", "view_operation", "view_reviewcase", "view_evidence"))
+    fact = row.evidence_set.get()
+    for address in (
+        f"/admin/hub/reviewcase/{case.pk}/change/", story(row),
+        f"/admin/hub/evidence/{fact.pk}/change/",
+    ):  # fmt: skip
+        text = client.get(address).content.decode()
+        assert "Bloggs" not in text, address
+        assert "Okafor" not in text, address
+    assert "last_name" in client.get(story(row)).content.decode()
+
+
+def test_what_was_not_kept_of_a_drift_is_said(root: Client) -> None:
+    _row, case = drifted("")
+    text = root.get(f"/admin/hub/reviewcase/{case.pk}/change/").content.decode()
+    assert "What came the second time was not kept" in text
+
+
+def test_a_source_that_repeats_its_mistake_fills_no_table(db: None) -> None:
+    row, _case = drifted('{"last_name": "1"}')
+    for number in (1, 1, 2, 2, 3, 4, 5, 6, 7):
+        cases.keep_submitted(row.pk, json.dumps({"last_name": str(number)}))
+    assert row.evidence_set.count() == cases.KEPT
+
+
+def test_no_secret_and_no_endless_text_of_a_drift_is_kept(db: None) -> None:
+    row, _case = drifted('{"last_name": "x", "password": "hunter2hunter2"}')
+    many = {f"field_{number:04}": "y" * 500 for number in range(100)}
+    cases.keep_submitted(row.pk, json.dumps(many))
+    kept = list(row.evidence_set.order_by("pk").values_list("data", flat=True))
+    assert "hunter2" not in kept[0]
+    assert len(kept[1]) < cases.LONGEST
+    assert "field_0099" in kept[1]
+    assert [len(one.rows) for one in drift.came_again(row, values=True)] == [102, 3]
+
+
+# --- what waits at a gate -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["credential", "certificate", "person"])
+@pytest.mark.parametrize("state", [State.RETRY, State.PENDING, State.UNCERTAIN, State.ACCEPTED])
+def test_what_waits_at_a_paused_connection_says_what_opens_it(
+    root: Client, kind: str, state: State
+) -> None:
+    portal = pages.connection()
+    row = pages.in_state(portal, state)
+    gate.pause(portal.pk, kind, "They refuse us.")
+    text = root.get(story(row)).content.decode()
+    assert "by itself" not in text
+    assert "nothing to do" not in text
+    assert "Nothing goes on here until its connection is open again." in text
+    assert "press" in text
+    assert "Resume" in text
+    assert "Next run" not in text
+
+
+def test_a_pause_that_ends_by_itself_is_no_work_for_a_person(root: Client) -> None:
+    portal = pages.connection()
+    row = pages.in_state(portal, State.RETRY)
+    gate.pause(portal.pk, "person", "They move", until=timezone.now() + timedelta(hours=1))
+    assert "The hub repeats it by itself" in root.get(story(row)).content.decode()
+    assert not root.get("/admin/").context["needs"]
+
+
+def test_a_decision_at_a_paused_connection_says_that_it_waits(root: Client) -> None:
+    portal = pages.connection()
+    row = pages.in_state(portal, State.FAILED)
+    gate.pause(portal.pk, "credential", "They refuse us.")
+    sent = form_of(root, row, action="retry", reason="corrected")
+    text = root.post(story(row), sent, follow=True).content.decode()
+    assert "It is sent again." in text
+    assert '<li class="warning">Nothing goes on here until' in text
+
+
+def test_the_overview_leads_with_what_needs_a_person(root: Client) -> None:
+    text = root.get("/admin/").content.decode()
+    assert "Nothing needs a person just now." in text
+    portal, other = pages.connection(), pages.connection("paused")
+    pages.one_of_each(portal)
+    gate.pause(other.pk, "credential", "They refuse us.")
+    # A paused connection and its own case are one thing to do, not two.
+    cases.about_connection(other.pk, "credential", "They refuse us.")
+    response = root.get("/admin/")
+    needs = response.context["needs"]
+    assert (needs.questions, needs.paused) == (1, 1)
+    text = response.content.decode()
+    assert "<strong>1</strong> open question<" in text
+    assert "<strong>1</strong> paused connection<" in text
+    assert text.index("What needs a person") < text.index("What is not finished")
+    assert "enter a credential they accept" in text
+    Connection.objects.filter(pk=other.pk).update(retired_at=timezone.now())
+    assert root.get("/admin/").context["needs"].paused == 0
+
+
+def test_the_overview_counts_for_each_what_they_may_see(client: Client, db: None) -> None:
+    portal = pages.connection()
+    gate.pause(portal.pk, "credential", "They refuse us.")
+    cases.about_connection(portal.pk, "credential", "They refuse us.")
+    client.force_login(pages.person("agent", "view_reviewcase"))
+    assert (needs := client.get("/admin/").context["needs"]).questions == 1
+    assert needs.paused == 0
+    client.force_login(pages.person("nobody"))
+    assert "What needs a person" not in client.get("/admin/").content.decode()
+
+
+# --- the form of a decision -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "x" * 2001])
+def test_a_reason_that_will_not_do_is_told_beside_its_field(root: Client, reason: str) -> None:
+    row = pages.one_of_each(pages.connection())[State.REVIEW]
+    sent = form_of(root, row, action="link", reason=reason, other_ref="4711")
+    response = root.post(story(row), sent)
+    assert response.status_code == 400
+    text = response.content.decode()
+    beside = re.search(r'id="error-reason">([^<]+)</strong>\s*<textarea([^>]*)>([^<]*)<', text)
+    assert beside
+    assert beside[1]
+    assert 'aria-describedby="error-reason"' in beside[2]
+    assert 'aria-invalid="true"' in beside[2]
+    assert beside[3].strip() == reason.strip()
+    assert 'name="other_ref" id="id_other_ref" maxlength="255" value="4711"' in text
+    assert Operation.objects.get(pk=row.pk).state == "review"
+
+
+def test_a_reason_as_long_as_the_field_takes_is_kept_whole(root: Client) -> None:
+    """A browser counts a line's end as one character and sends two."""
+    row = pages.in_state(pages.connection(), State.REVIEW)
+    sent = form_of(root, row, action="discard", reason="\r\n".join(["x" * 99] * 20))
+    assert root.post(story(row), sent).status_code == 302
+    assert len(Decision.objects.get().reason) == 1999
+
+
+def test_which_object_is_asked_beside_its_field_and_both_answers_stay(root: Client) -> None:
+    row = pages.one_of_each(pages.connection())[State.REVIEW]
+    sent = form_of(root, row, action="link", reason="that one", remote_ref="6043", other_ref="11")
+    text = root.post(story(row), sent).content.decode()
+    assert 'id="error-ref">You chose 6043 and entered 11' in text
+    assert 'value="6043" checked' in text
+    assert 'value="11" aria-invalid="true" aria-describedby="error-ref"' in text
+    assert ">that one</textarea>" in text
+
+
+def test_what_may_not_be_done_now_is_folded_away(root: Client) -> None:
+    row = pages.in_state(pages.connection(), State.REVIEW)
+    response = root.get(story(row))
+    text = response.content.decode()
+    folded = re.findall(r'<details class="hub-not-now">.*?</details>', text, re.DOTALL)
+    assert len(folded) == 1
+    for one in response.context["buttons"]:
+        assert (f'value="{one.action}"' in folded[0]) == bool(one.why_not), one.action
+        assert one.why_not in folded[0]
+    assert '<details class="hub-not-now" open' not in text
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def test_no_line_of_the_timeline_says_a_thing_twice() -> None:
+    assert words.tried("consult", "L") == "Looked it up there"
+    assert words.tried("poll", "L") == "Asked about the job there"
+    assert words.tried("send", "") == "Sending: under way"
+    for purpose in Purpose:
+        for outcome in Outcome:
+            said = words.tried(purpose.value, outcome.value).lower()
+            assert not re.search(r"\blook\w*: look", said), said
+
+
+def test_durations_are_never_nothing() -> None:
+    now = timezone.now()
+    for seconds, said in (
+        (0, "0 seconds"), (1, "1 second"), (12.9, "12 seconds"), (59, "59 seconds"),
+        (60, "1 minute"), (3700, "1 hour, 1 minute"), (-5, "0 seconds"),
+    ):  # fmt: skip
+        assert words.ago(now - timedelta(seconds=seconds), now).replace("\xa0", " ") == said
+
+
+def test_a_page_of_this_moment_counts_seconds(root: Client) -> None:
+    portal = pages.connection()
+    row = pages.one_of_each(portal)[State.REVIEW]
+    Operation.objects.update(state_since=timezone.now() - timedelta(seconds=12))
+    a_case(portal, "drift", "correct", pages.operation(portal, "9"))
+    for address in (story(row), "/admin/", "/admin/hub/operation/", "/admin/hub/reviewcase/"):
+        text = root.get(address).content.decode().replace("\xa0", " ")
+        assert "0 minutes" not in text, address
+        assert re.search(r"\d+ seconds", text), address
+    assert "for 1" in root.get(story(row)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "–"), ("", "–"), ([], "–"), ({}, "–"), (0, "0"), (False, "no"), (True, "yes"),
+        ("<b>", "&lt;b&gt;"), (1.5, "1.5"),
+        (["a", "<b>"], "<li>a</li><li>&lt;b&gt;</li>"),
+        (
+            [{"value": "+49", "type": "WORK"}, {"value": "+50"}, {"value": "", "type": "HOME"}],
+            "<li>+49 (WORK)</li><li>+50</li>"
+            '<li><ul class="hub-value"><li>value: –</li><li>type: HOME</li></ul></li>',
+        ),
+        ({"city": "Bonn", "<x>": ["1"]}, "<li>city: Bonn</li><li>&lt;x&gt;: <ul "),
+        (list(range(103)), "<li>99</li><li>and 3 more</li>"),
+    ],
+)  # fmt: skip
+def test_values_read_as_lists_not_as_json(value: Any, said: str) -> None:
+    shown = values.shown(value)
+    assert said in shown
+    assert "[" not in shown
+    assert "{" not in shown
+
+
+def test_values_that_lie_deep_come_to_an_end() -> None:
+    deep: Any = "x"
+    for _turn in range(500):
+        deep = [deep]
+    assert values.shown(deep).count("<ul") == values.DEEPEST
+
+
+def test_phones_are_a_list_on_the_page_and_beside_a_candidate(root: Client) -> None:
+    row = pages.one_of_each(pages.connection())[State.REVIEW]
+    phones = '{"phone": [{"value": "+49 30 1", "type": "WORK"}]}'
+    Operation.objects.filter(pk=row.pk).update(payload=phones)
+    row.cases.get().candidates.update(fields=phones, differences="[]")
+    text = root.get(story(row)).content.decode()
+    assert text.count("<li>+49 30 1 (WORK)</li>") == 3
+    assert "&quot;value&quot;" not in text
+
+
+# --- another account behind a connection ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reported", "declared", "other"),
+    [
+        ("crm.example.com", "crm.example.com", False),
+        ("CRM.example.com/", "https://crm.example.com", False),
+        ("127.0.0.1:8001/acme", "acme", False),
+        ("", "acme", False),
+        ("crm.example.com", "other.example.com", True),
+        ("127.0.0.1:8001/globex", "acme", True),
+        ("127.0.0.1:8001/not-acme", "acme", True),
+    ],
+)
+def test_an_account_may_be_declared_without_its_host(
+    reported: str, declared: str, other: bool
+) -> None:
+    assert connection_page.is_other(reported, declared) is other
+
+
+def test_another_account_stands_out_and_proves_nothing(
+    root: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = pages.connection(account="acme.example.com")
+    gate.degrade(row.pk, "contact.create", "find", "originId was ignored")
+    gate.pause(row.pk, "credential", "They refuse us.")
+    case = cases.about_connection(row.pk, "credential", "They refuse us.")
+
+    async def answered(*_given: Any) -> Checked:
+        return Checked((Finding("user", True, "We are user 1."),), (), "globex.example.com")
+
+    monkeypatch.setattr(connection_page, "_check", answered)
+    response = root.post(button(row, "test"))
+    text = " ".join(response.content.decode().split())
+    assert "All is well" not in text
+    assert (
+        '<div class="hub-alarm" role="alert"><p><strong>This is another account.</strong>' in text
+    )
+    assert "There the account is globex.example.com; this connection stands for acme" in text
+    assert "make another connection for it" in text
+    assert "/resume/" not in text
+    assert "contact.create" in Gate.objects.get(pk=row.pk).degraded
+    case.refresh_from_db()
+    assert case.closed_at is None
+    said = LogEntry.objects.get().change_message
+    assert said == "Tested: there the account is globex.example.com, not acme.example.com."
