@@ -23,13 +23,20 @@ ROWS: dict[str, frozenset[str]] = {
     RULES: frozenset(
         {
             "addresses",
+            "answers",
             "contract",
+            "doubts",
             "keys",
+            "looks",
             "ownership",
             "policy",
+            "polls",
             "redaction",
+            "sends",
             "states",
             "transforms",
+            "verdicts",
+            "waits",
         }
     ),
     THINGS: frozenset(

@@ -185,7 +185,7 @@ def test_without_the_hold_a_late_copy_overwrites(
     world: World, there: FakeRemote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W15: the check above can see; without the hold the old version comes back."""
-    monkeypatch.setattr("hub.policy.hold_for", lambda action, limits: None)
+    monkeypatch.setattr("hub.doubts.hold_for", lambda action, limits: None)
     _late_copy(world, there)
     assert "I8" in broken(world)
     for name in ("I8", "I3", "I1", "I4"):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hub import policy
+from hub import doubts, sends
 from hub.contract import (
     CONDITIONAL_WRITE,
     FIND_BY_EXTERNAL_ID,
@@ -42,6 +42,7 @@ from hub.contract import (
 )
 from hub.policy import Facts, Halt, Limits, Verdict, decide
 from hub.states import MOVING, Actor, ErrorClass, Outcome, State, allowed
+from hub.verdicts import Given
 
 LIMITS = Limits()
 DAY = 86_400.0
@@ -436,63 +437,74 @@ def test_what_rests_is_left_alone() -> None:
 
 
 def _without_doubt(function: Callable[..., Verdict]) -> Callable[..., Verdict]:
-    return lambda facts, *rest, **more: function(replace(facts, doubt=False), *rest, **more)
+    return lambda given, *rest, **more: function(
+        replace(given, facts=replace(given.facts, doubt=False)), *rest, **more
+    )
 
 
 def _to(state: State) -> Callable[..., Verdict]:
-    return lambda facts, text, *rest, **more: Verdict(state, "planted", text)
+    return lambda given, text, *rest, **more: Verdict(state, "planted", text)
 
 
-def _failed_when_used_up(facts: Facts, *rest: Any, **more: Any) -> Verdict:
-    verdict = _UNKNOWN(facts, *rest, **more)
-    return replace(verdict, state=State.FAILED, doubt=False) if facts.attempts >= 8 else verdict
+def _failed_when_used_up(given: Given, *rest: Any, **more: Any) -> Verdict:
+    verdict = _UNKNOWN(given, *rest, **more)
+    used_up = given.facts.attempts >= 8
+    return replace(verdict, state=State.FAILED, doubt=False) if used_up else verdict
 
 
-_UNKNOWN = policy._unknown
+_UNKNOWN = doubts.unknown
 WEAKNESSES: dict[str, tuple[State, str, Any]] = {
     "W5: not found is trusted at once": (
         State.UNCERTAIN,
-        "absence_trusted",
+        "hub.looks.absence_trusted",
         lambda facts: True,
     ),
-    "W6: a time-out is a failure": (State.SENT, "_unknown", _to(State.FAILED)),
-    "W6: a time-out is tried again": (State.SENT, "_unknown", _to(State.RETRY)),
-    "W2: a lapsed sent goes back": (State.SENT, "_after_the_marker", policy._before_the_marker),
+    "W6: a time-out is a failure": (State.SENT, "hub.sends.unknown", _to(State.FAILED)),
+    "W6: a time-out is tried again": (State.SENT, "hub.sends.unknown", _to(State.RETRY)),
+    "W2: a lapsed sent goes back": (
+        State.SENT,
+        "hub.policy.after_the_marker",
+        sends.before_the_marker,
+    ),
     "W26: a lapsed repeat forgets its doubt": (
         State.RUNNING,
-        "_before_the_marker",
-        _without_doubt(policy._before_the_marker),
+        "hub.policy.before_the_marker",
+        _without_doubt(sends.before_the_marker),
     ),
     "W27: the life of a key is not checked": (
         State.RETRY,
-        "_never_blind",
+        "hub.policy.never_blind",
         lambda facts, verdict: verdict,
     ),
-    "W28: a refused repeat is final": (State.SENT, "_refused", _without_doubt(policy._refused)),
+    "W28: a refused repeat is final": (
+        State.SENT,
+        "hub.sends._refused",
+        _without_doubt(sends._refused),
+    ),
     "the first absence counts from any moment": (
         State.UNCERTAIN,
-        "absence_trusted",
+        "hub.looks.absence_trusted",
         lambda facts: facts.absent_for is not None and facts.absent_for >= LAG,
     ),
     "found is found, whatever it looks like": (
         State.UNCERTAIN,
-        "_one_found",
-        lambda facts, candidate, *rest: Verdict(
+        "hub.looks._one_found",
+        lambda given, candidate: Verdict(
             State.CONFIRMED, "planted", "planted", done=Done(candidate.remote_ref)
         ),
     ),
     "W22: unknown outcomes use up the budget, then it failed": (
         State.SENT,
-        "_unknown",
+        "hub.sends.unknown",
         _failed_when_used_up,
     ),
-    "attempts do not end": (State.SENT, "exhausted", lambda facts, limits: False),
+    "attempts do not end": (State.SENT, "hub.sends.exhausted", lambda given: False),
 }
 
 
 @pytest.mark.parametrize("name", WEAKNESSES)
 def test_the_judge_sees_a_planted_weakness(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     state, function, planted = WEAKNESSES[name]
-    monkeypatch.setattr(policy, function, planted)
+    monkeypatch.setattr(function, planted)
     with pytest.raises(AssertionError, match="known:"):
         judge(state)

@@ -95,7 +95,7 @@ WEAKNESSES = (
         '"not found" trusted at once',
         (
             Source(
-                "hub.policy",
+                "hub.waits",
                 "absence_trusted",
                 "    action = facts.action\n",
                 "    action = facts.action\n    return True\n",
@@ -111,12 +111,12 @@ WEAKNESSES = (
         "a time-out treated as a failure",
         (
             Source(
-                "hub.policy",
-                "_unknown",
-                "    wait = _settle_left(facts, just_left=not lapsed)\n",
-                "    if not lapsed:\n"
-                "        return Verdict(State.FAILED, code, text, Outcome.REFUSED)\n"
-                "    wait = _settle_left(facts, just_left=not lapsed)\n",
+                "hub.doubts",
+                "unknown",
+                "    just_left = not lapsed\n",
+                "    just_left = not lapsed\n"
+                "    if just_left:\n"
+                "        return Verdict(State.FAILED, code, text, Outcome.REFUSED)\n",
             ),
         ),
         (
@@ -130,7 +130,7 @@ WEAKNESSES = (
         "a 503 with `Retry-After` treated as a refusal",
         (
             Source(
-                "hub.policy",
+                "hub.answers",
                 "classify",
                 "    speaks = 400 <= status < 500 and status != 408\n",
                 "    if status == 503 and retry_after is not None:\n"
@@ -350,10 +350,10 @@ WEAKNESSES = (
         "attempts used up in doubt end in `failed`",
         (
             Source(
-                "hub.policy",
-                "_unknown",
+                "hub.doubts",
+                "unknown",
                 "    match action.safety:\n",
-                "    if exhausted(facts, limits):\n"
+                "    if exhausted(given):\n"
                 '        return Verdict(State.FAILED, "exhausted", text, Outcome.UNKNOWN)\n'
                 "    match action.safety:\n",
             ),
@@ -400,19 +400,10 @@ WEAKNESSES = (
         "a lapsed repeat forgets `maybe_executed`",
         (
             Source(
-                "hub.policy",
-                "_before_the_marker",
-                "                back,\n"
-                '                "lapsed",\n'
-                '                "The worker was lost before anything left; it goes back to the '
-                'queue.",\n'
-                "                Outcome.GIVEN_BACK,\n"
-                "                doubt=facts.doubt,\n",
-                "                State.PENDING,\n"
-                '                "lapsed",\n'
-                '                "The worker was lost before anything left; it goes back to the '
-                'queue.",\n'
-                "                Outcome.GIVEN_BACK,\n",
+                "hub.sends",
+                "before_the_marker",
+                '_back(facts, "lapsed",',
+                '_back(Facts(State.RUNNING, facts.action), "lapsed",',
             ),
         ),
         (
@@ -445,7 +436,7 @@ WEAKNESSES = (
         "a refusal after an unknown attempt is taken as final",
         (
             Source(
-                "hub.policy",
+                "hub.sends",
                 "_refused",
                 "            if facts.doubt:\n                # The first copy may still be",
                 "            if False:\n                # The first copy may still be",
