@@ -451,8 +451,8 @@ class Desk:
         for attempt in range(3):
             try:
                 with transaction.atomic():
-                    self._check_epoch()
-                    shares = self._shares(open_lanes, now)
+                    jumped = self._read_installation()
+                    shares = self._shares(open_lanes, now, jumped)
                     identity = Claim(
                         self.worker,
                         self._identity.epoch,
@@ -484,14 +484,20 @@ class Desk:
         self._full -= free
         return bool(free)
 
-    def _check_epoch(self) -> None:
-        epoch = Installation.objects.values_list("epoch", flat=True).get(pk=1)
+    def _read_installation(self) -> datetime | None:
+        """When the database's clock last made a step; raises `NotOurTime`. Read with every claim:
+        what is judged by it must not be judged by what was true some seconds ago.
+        """
+        epoch, jumped = Installation.objects.values_list("epoch", "clock_jumped_at").get(pk=1)
         if epoch != self._identity.epoch:
             raise NotOurTime(
                 f"the installation is at epoch {epoch}, this drain knows {self._identity.epoch}"
             )
+        return jumped
 
-    def _shares(self, open_lanes: list[gate.Lane], now: datetime) -> list[LaneShare]:
+    def _shares(
+        self, open_lanes: list[gate.Lane], now: datetime, jumped: datetime | None
+    ) -> list[LaneShare]:
         self._load_remotes([lane.connection_id for lane in open_lanes])
         self._settler.failing({lane.connection_id for lane in open_lanes if lane.failures})
         self._turn += 1
@@ -503,7 +509,7 @@ class Desk:
             ready = self._remotes[lane.connection_id]
             # The rest of a connection may be some seconds old; an opening must not be, or what has
             # waited through a long pause would be judged by its age.
-            ready.opened_at = lane.opened_at
+            ready.opened_at, ready.clock_jumped_at = lane.opened_at, jumped
             if self._quarantine and lane.connection_id != self._quarantine_lane:
                 continue
             if lane.probe:
@@ -568,10 +574,9 @@ class Desk:
         missing = [one for one in ids if one not in self._remotes and one not in self._broken]
         if not missing:
             return
-        jumped = Installation.objects.values_list("clock_jumped_at", flat=True).get(pk=1)
         for row in Connection.objects.filter(pk__in=missing).select_related("tenant", "gate"):
             try:
-                self._remotes[row.pk] = remote.make(row, mark=self._mark, clock_jumped_at=jumped)
+                self._remotes[row.pk] = remote.make(row, mark=self._mark)
             except Exception as error:  # noqa: BLE001 - one unusable connection must not stop the others
                 self._broken[row.pk] = str(error)
                 log.error("connection %s cannot be used: %s", row.name, error)

@@ -69,7 +69,7 @@ class Remote:
     opened_at: datetime | None = None
     """When the gate last opened: ages count from there (protocol §11)."""
     clock_jumped_at: datetime | None = None
-    """When the database's clock last made a step (A4)."""
+    """When the database's clock last made a step (A4); read anew with every claim."""
     _actions: dict[str, Action] = field(default_factory=dict)
 
     def action(self, name: str) -> Action:
@@ -149,7 +149,7 @@ def declared(connection: Connection, action: str) -> Write:
     return degraded(found, connection.gate.degraded.get(action))
 
 
-def make(connection: Connection, *, mark: str, clock_jumped_at: datetime | None = None) -> Remote:
+def make(connection: Connection, *, mark: str) -> Remote:
     """Make a connection ready. Raises `registry.UnknownIntegration` or `credentials.CannotOpen`."""
     secrets = credentials.open_sealed(connection.secrets, name=connection.name)
     connector = registry.make_connector(connection.integration, settings_of(connection), secrets)
@@ -178,7 +178,6 @@ def make(connection: Connection, *, mark: str, clock_jumped_at: datetime | None 
         max_in_flight=connection.max_in_flight,
         longest_send=max(sends),
         opened_at=connection.gate.opened_at,
-        clock_jumped_at=clock_jumped_at,
     )
 
 

@@ -560,10 +560,14 @@ class Work:
         )
 
     def _clock_jumped(self, now: datetime | None) -> bool:
-        jumped = self.remote.clock_jumped_at
+        """Whether the database's clock made a step so lately that what left us before it may still
+        be executed (A4): no wait that spans the step is to be trusted.
+        """
+        jumped, action = self.remote.clock_jumped_at, self._declared
         if jumped is None or now is None:
             return False
-        return (now - jumped).total_seconds() < (self._declared.max_exec or 0.0)
+        spent = action.max_send + (action.max_exec or 0.0) + self._drain.tuning.margin
+        return (now - jumped).total_seconds() < spent
 
     def _as_last_seen(self, seen: Any) -> bool:
         """Whether what differs there is as the mapping last saw it (asked after a restore only)."""

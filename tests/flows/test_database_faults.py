@@ -24,11 +24,12 @@ from django.utils import timezone
 
 from hub.models import Attempt, Evidence, Heartbeat, Installation, Mapping, Operation
 from hub.outbox import Submitted
+from hub.sql import database_now
 from hub.sweep import Sweeper
 from tests.harness import audit
 from tests.harness.crashing import Crash, Fuse
 from tests.harness.remote import FakeRemote
-from tests.harness.world import World, small_tuning
+from tests.harness.world import NUMBERS, World, small_tuning
 
 FIELDS = {"name": "Ann"}
 
@@ -408,23 +409,29 @@ def test_the_sweep_notes_a_step_of_the_clock(world: World) -> None:
 
 
 def test_after_a_step_absence_is_not_trusted(world: World) -> None:
-    """F85: no repeat after absence for `max_exec` from the step on."""
+    """F85: the clock steps forward, so that all waits seem long over; no repeat for `max_exec`."""
     remote = world.fake_remote()
     connection = world.connect(remote, numbers={"max_exec": 1.5, "index_lag": 0.05})
     done = world.submit(connection, "c.create", "1", 1, FIELDS)
     remote.order("drop", "POST", when="before")
-    stepped = time.monotonic()
+    stepped = 0.0
 
     def steps(name: str) -> None:
         nonlocal stepped
         if name == "settle.committed" and len(remote.log) == 1:
-            Installation.objects.filter(pk=1).update(clock_jumped_at=timezone.now())
-            stepped = time.monotonic()
+            row = world.operation(done)
+            an_hour = timedelta(hours=1)
+            # The rows say what the old clock said: to the new one all of it is an hour ago.
+            Operation.objects.filter(pk=row.pk).update(
+                state_since=row.state_since - an_hour, last_byte_at=row.last_byte_at - an_hour
+            )
+            Installation.objects.filter(pk=1).update(clock_jumped_at=database_now())
+            stepped = remote.requests("acme")[-1]
 
-    world.settle(20, steps=steps)
+    world.settle(30, steps=steps)
     assert world.state(done) == "confirmed", world.story(done)
-    assert len(writes(remote)) == 2
-    assert remote.requests("acme")[-1] - remote.requests("acme")[0] >= 1.5
+    assert len(writes(remote)) == 2 and stepped
+    assert remote.requests("acme")[-1] - stepped >= NUMBERS["max_send"] + 1.5 + world.tuning.margin
 
 
 # --- another release -----------------------------------------------------------------------------
