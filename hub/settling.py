@@ -35,6 +35,9 @@ _NO_SECRETS = Scrubber()
 _COMES_BACK = frozenset({State.PENDING, State.RETRY, State.UNCERTAIN, State.ACCEPTED})
 _NEEDS_A_CASE = frozenset({State.FAILED, State.REVIEW})
 _IN_FLIGHT = frozenset({State.SENT, State.UNCERTAIN, State.ACCEPTED})
+_LATE = "late_result"
+_NAMES = "remote id "
+"""What evidence of a late result begins with when it names an object."""
 _UNSTORABLE = (DataError, ValueError, TypeError, OverflowError, RecursionError)
 """What driver or database raise over a value: the fault of one result, not of its batch."""
 
@@ -232,6 +235,8 @@ class Settler:
             if one.item.probe:
                 self.probed(lane, verdict.breath is Breath.GOOD)
             if one.move.after is State.CONFIRMED:
+                if one.item.first_sent_at is not None and one.item.yields_ref:
+                    self._compare_with_late(one, now)
                 if confirmed.has_listeners():
                     self._tell(one)
                 continue
@@ -325,12 +330,12 @@ class Settler:
             ref = one.seen.remote_ref if isinstance(one.seen, Done) else ""
             cases.note(
                 one.item.id,
-                "late_result",
+                _LATE,
                 f"A result came after the lease was lost: {one.move.verdict.text}",
                 actor=self.worker,
                 now=now,
                 token=one.item.token,
-                data=f"remote id {ref}" if ref else "",
+                data=f"{_NAMES}{ref}" if ref else "",
             )
             if ref:
                 self._follow_late(one, ref, now)
@@ -355,19 +360,29 @@ class Settler:
         elif state is State.REVIEW:
             self._name_candidate(row, ref, now)
         elif row.remote_ref and row.remote_ref != ref and row.yields_ref:
-            cases.open_case(
-                CaseSubject.DUPLICATE,
-                row.pk,
-                tenant_id=row.tenant_id,
-                connection_id=row.connection_id,
-                operation_id=row.pk,
-                reason_code="late_duplicate",
-                summary=(
-                    f"A late answer names object {ref}, but this operation is settled with "
-                    f"{row.remote_ref}: one of them is probably a duplicate."
-                ),
-                now=now,
-            )
+            self._open_duplicate(row, ref, now)
+
+    def _compare_with_late(self, one: Result, now: datetime) -> None:
+        """A late answer may have come while a repeat was under way, when nothing could be done."""
+        row = Operation.objects.get(pk=one.item.id)
+        told = row.evidence_set.filter(kind=_LATE).exclude(data="").values_list("data", flat=True)
+        for ref in sorted({data.removeprefix(_NAMES) for data in told} - {row.remote_ref}):
+            self._open_duplicate(row, ref, now)
+
+    def _open_duplicate(self, row: Operation, ref: str, now: datetime) -> None:
+        cases.open_case(
+            CaseSubject.DUPLICATE,
+            row.pk,
+            tenant_id=row.tenant_id,
+            connection_id=row.connection_id,
+            operation_id=row.pk,
+            reason_code="late_duplicate",
+            summary=(
+                f"A late answer names object {ref}, but this operation is settled with "
+                f"{row.remote_ref}: one of them is probably a duplicate."
+            ),
+            now=now,
+        )
 
     def _name_candidate(self, row: Operation, ref: str, now: datetime) -> None:
         """The object a late result names stands among the candidates of the open case."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, Protocol
 
 from hub import keys
@@ -673,6 +674,10 @@ def _as_seen(failure: CallFailed | CallRefused) -> Seen:
 
 
 LONGEST_ID, LONGEST_VERSION = 255, 100
+LONGEST_VALUES = 262_144
+"""Characters of values that are kept of one answer. All of them are searched for secrets while the
+event loop waits, so there is an end to it."""
+_NOT_KEPT = "… (too long to be kept)"
 
 
 def fit(seen: Any, scrubber: Scrubber) -> Any:
@@ -686,29 +691,41 @@ def fit(seen: Any, scrubber: Scrubber) -> Any:
         text = str(value) if isinstance(value, (str, int)) else ""
         return text if scrubber.masked(clean(text, longest)) == text else ""
 
+    room = LONGEST_VALUES
+
     def values(value: Any) -> Any:
+        nonlocal room
+        room -= 8 + (len(value) if isinstance(value, str) else 0)
+        if room < 0:
+            return _NOT_KEPT
         match value:
             case str():
                 return scrubber.masked(clean(value, len(value) + 1))
             case Mapping():
-                return {values(str(key)): values(inner) for key, inner in value.items()}
+                kept = named(value)
+                return kept if room >= 0 else _NOT_KEPT
             case list() | tuple():
-                return [values(inner) for inner in value]
+                found = [values(inner) for inner in value[: room // 8 + 1]]
+                return found if room >= 0 else _NOT_KEPT
             case _:
                 return value
 
+    def named(given: Mapping[Any, Any]) -> dict[str, Any]:
+        first = islice(given.items(), max(0, room) // 16 + 1)
+        return {values(str(key)): values(inner) for key, inner in first}
+
     def candidate(one: Candidate) -> Candidate:
-        named = name(one.remote_ref)
+        ref = name(one.remote_ref)
         return replace(
             one,
             # A person may recognise it all the same; confirming by it is out of the question.
-            remote_ref=named or scrubber.text(str(one.remote_ref), LONGEST_ID),
-            matches=one.matches and bool(named),
+            remote_ref=ref or scrubber.text(str(one.remote_ref), LONGEST_ID),
+            matches=one.matches and bool(ref),
             reference=scrubber.masked(one.reference),
             version=scrubber.masked(one.version),
             remote_version=name(one.remote_version, LONGEST_VERSION),
-            values=values(one.values),
-            fields=values(one.fields),
+            values=named(one.values),
+            fields=named(one.fields),
         )
 
     match seen:
@@ -717,7 +734,7 @@ def fit(seen: Any, scrubber: Scrubber) -> Any:
                 seen,
                 remote_ref=name(seen.remote_ref),
                 remote_version=name(seen.remote_version, LONGEST_VERSION),
-                values=values(seen.values),
+                values=named(seen.values),
                 note=scrubber.text(seen.note) if seen.note else "",
             )
         case Accepted():
@@ -727,7 +744,7 @@ def fit(seen: Any, scrubber: Scrubber) -> Any:
                 seen,
                 remote_ref=name(seen.remote_ref),
                 remote_version=name(seen.remote_version, LONGEST_VERSION),
-                values=values(seen.values),
+                values=named(seen.values),
                 text=scrubber.text(seen.text),
             )
         case Looked():

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from hub import gate
 from hub.contract import Request, Steps
@@ -222,6 +223,35 @@ def test_a_late_answer_takes_a_waiting_repeat_back(world: World, there: FakeRemo
     world.settle(tuning=world.tuning)
     assert world.state(done) == "confirmed", world.story(done)
     assert _writes(there) == 1
+
+
+def test_a_late_answer_during_the_repeat(world: World, there: FakeRemote) -> None:
+    """F17: it comes while the repeat is on the wire, where nothing can be stopped any more; the
+    second object is a case.
+    """
+    world.allow("I1", "the search hid the object for longer than declared (A3)")
+    crm = world.connect(there, numbers=NUMBERS)
+    done = world.submit(crm, "c.create", "1", 1, FIELDS)
+    there.order("lag", "POST", seconds=3600.0)
+    frozen = Frozen("recv.done")
+    there.order("slow", "POST", seconds=0.5)
+
+    def work_on() -> None:
+        try:
+            world.settle(tuning=world.tuning)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=work_on, daemon=True)
+    thread.start()
+    world.wait_for(lambda: _writes(there) == 2, saying="the repeat")
+    assert world.state(done) == "sent"
+    frozen.thaw()
+    assert world.state(done) == "sent", "the late answer came too late for this test"
+    thread.join(20)
+    assert world.state(done) == "confirmed", world.story(done)
+    case = ReviewCase.objects.get(subject="duplicate")
+    assert all(effect.remote_id in case.summary for effect in there.effects("acme"))
 
 
 @pytest.mark.processes
