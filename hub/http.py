@@ -4,7 +4,8 @@ The only module that imports httpx, and only for its rim (`HubTransport`). It re
 judges every address (`hub.addresses`) and connects only to a judged one; holds one hard deadline
 over the whole exchange; asks the guard just before the first byte; keeps status and headers when a
 body is cut; follows no redirect, repeats nothing, and takes neither proxies nor credentials from
-the environment (protocol §6.4, §10).
+the environment (protocol §6.4, §10). What is known before a byte moves, where a route leads and how
+a request's head reads, stands in `hub.routes`.
 """
 
 from __future__ import annotations
@@ -16,19 +17,18 @@ import socket
 import ssl
 import time
 import zlib
-from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from hub.addresses import Network, literal, parse_networks, refusal
+from hub.addresses import refusal
 from hub.contract import Answer, Call, CallFailed, FailureKind
 from hub.link import MAX_HEAD, Link, Order, Received, Tls, prepare, reason
+from hub.routes import OWN_HEADERS, Plan, Route, not_allowed, origin_of, plan_of, write_head
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Name and port to addresses, in the order to try them; raises `OSError` when there are none."""
@@ -38,29 +38,6 @@ MAX_IDLE = 10.0
 
 _IDLE_PER_ROUTE = 100
 _KNOWN_ROUTES = 1024
-_OWN_HEADERS = frozenset(
-    {
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-"""Headers that frame or steer an exchange: the wire writes them, a call may not."""
-
-_HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
-_METHOD = re.compile(r"[A-Z]+")
-_TARGET = re.compile(r"[!-~]+")
-_TOKEN = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
-_VALUE = re.compile(r"[!-~]([ \t!-~]*[!-~])?|")
-_BODIES = frozenset({"POST", "PUT", "PATCH"})
 _LONGEST_WAIT = 86400.0
 _MOST_MEMBERS = 32
 """Of a body in gzip: each costs a copy of all that follows it, and the event loop waits."""
@@ -106,58 +83,6 @@ def retry_after(value: str | None, now: datetime) -> float | None:
     return min(max(wait, 1.0), _LONGEST_WAIT)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """How one connection's remote is reached. Made once per connection: the wire keeps links by
-    it.
-
-    `base_url` (http or https) may hold a secret in its path, `proxy_url` one before its host:
-    neither is shown.
-    """
-
-    base_url: str = field(repr=False)
-    networks: tuple[str, ...] = ()
-    """Networks in CIDR notation that are allowed besides public addresses."""
-    proxy_url: str = field(default="", repr=False)
-    """An HTTP proxy (``http://[user:password@]host:port``). Its address is judged like a
-    remote's; a name behind it is resolved by the proxy and cannot be judged here."""
-    ca_file: str = ""
-    """PEM file with the authorities to trust instead of the system's."""
-    max_body: int = 8 * 1024 * 1024
-    """Most bytes of an answer's body that are taken, as sent and after decoding."""
-    connect_timeout: float = 10.0
-    """Seconds for everything before the request: name, TCP, proxy, TLS."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Peer:
-    """A host we connect to. `address` is filled when it was written as one, judged already."""
-
-    host: str
-    port: int
-    address: str = ""
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """A route, worked out. Compared by identity: kept links belong to one plan."""
-
-    route: Route
-    secure: bool
-    remote: _Peer
-    first_hop: _Peer
-    networks: tuple[Network, ...]
-    host: str
-    prefix: str
-    proxied: bool
-    proxy_authorization: str
-
-
 class Wire:
     """Makes exchanges, and keeps connections between them where it is told to.
 
@@ -179,14 +104,10 @@ class Wire:
         self._clock = clock
         self._resolve = resolve or self._system_resolve
         self._steps = steps
-        self._defaults = (
-            ("user-agent", f"user-agent: {user_agent}"),
-            ("accept", "accept: application/json"),
-            ("accept-encoding", "accept-encoding: identity"),
-        )
-        self._plans: dict[tuple[Route, str], _Plan] = {}
+        self._user_agent = user_agent
+        self._plans: dict[tuple[Route, str], Plan] = {}
         self._contexts: dict[tuple[str, int], ssl.SSLContext] = {}
-        self._idle: dict[_Plan, list[Link]] = {}
+        self._idle: dict[Plan, list[Link]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._resolver: ThreadPoolExecutor | None = None
 
@@ -214,7 +135,7 @@ class Wire:
         keep = False
         try:
             plan, target = self._where(route, call.path)
-            head = self._head(plan, target, call, keep_alive)
+            head = write_head(plan, target, call, keep_alive, self._user_agent)
             loop = asyncio.get_running_loop()
             link = self._kept(plan, loop) if keep_alive else None
             if link is None:
@@ -251,62 +172,23 @@ class Wire:
             self._resolver.shutdown(wait=False, cancel_futures=True)
             self._resolver = None
 
-    # --- what to send, and where ---
+    # --- where to ---
 
-    def _where(self, route: Route, path: str) -> tuple[_Plan, str]:
+    def _where(self, route: Route, path: str) -> tuple[Plan, str]:
         """The plan of a call and its request target. Raises `CallFailed` of kind ADDRESS."""
-        origin = ""
-        if path[:8].lower().startswith(("http://", "https://")):
-            at = re.search(r"[/?#]", path[8:])
-            cut = len(path) if at is None else 8 + at.start()
-            origin, path = path[:cut], path[cut:]
+        origin, path = origin_of(path)
         plan = self._plans.get((route, origin))
         if plan is None:
             if len(self._plans) >= _KNOWN_ROUTES:
                 self._plans.clear()
                 self._drop_idle()
-            plan = _plan(replace(route, base_url=origin) if origin else route)
+            plan = plan_of(replace(route, base_url=origin) if origin else route)
             self._plans[route, origin] = plan
-        path = path.partition("#")[0]
-        if not path:
-            return plan, plan.prefix or "/"
-        if path[0] == "?":
-            return plan, (plan.prefix or "/") + path
-        return plan, plan.prefix.rstrip("/") + (path if path[0] == "/" else "/" + path)
-
-    def _head(self, plan: _Plan, target: str, call: Call, keep_alive: bool) -> bytes:
-        """Request line and headers. Raises `CallFailed` of kind LOCAL."""
-        method = call.method
-        plain_proxy = plan.proxied and not plan.secure
-        if plain_proxy:
-            target = f"http://{plan.host}{target}"
-        if not _METHOD.fullmatch(method) or method == "CONNECT":
-            raise _unwritable("its method")
-        if not _TARGET.fullmatch(target):
-            raise _unwritable("its path")
-        lines = [f"{method} {target} HTTP/1.1", f"host: {plan.host}"]
-        given: set[str] = set()
-        for name, value in call.headers:
-            name = name.lower()
-            if not _TOKEN.fullmatch(name):
-                raise _unwritable("a header's name")
-            if name in _OWN_HEADERS or not _VALUE.fullmatch(value):
-                raise _unwritable(f"the header {name}")
-            given.add(name)
-            lines.append(f"{name}: {value}")
-        lines.extend(line for name, line in self._defaults if name not in given)
-        if call.body or method in _BODIES:
-            lines.append(f"content-length: {len(call.body)}")
-        if not keep_alive:
-            lines.append("connection: close")
-        if plain_proxy and plan.proxy_authorization:
-            lines.append(f"proxy-authorization: {plan.proxy_authorization}")
-        lines.append("\r\n")
-        return "\r\n".join(lines).encode("ascii")
+        return plan, plan.target(path)
 
     # --- connecting ---
 
-    async def _connect(self, plan: _Plan, loop: asyncio.AbstractEventLoop, deadline: float) -> Link:
+    async def _connect(self, plan: Plan, loop: asyncio.AbstractEventLoop, deadline: float) -> Link:
         """A link to the remote, over the first judged address that works. Raises `CallFailed`, not
         begun."""
         context = self._context(plan.route.ca_file) if plan.secure else None
@@ -339,7 +221,7 @@ class Wire:
                 text = f"{what} could not be reached: {reason(error)}"
         raise CallFailed(kind, text, begun=False)
 
-    async def _addresses(self, plan: _Plan, kind: FailureKind, what: str, end: float) -> list[str]:
+    async def _addresses(self, plan: Plan, kind: FailureKind, what: str, end: float) -> list[str]:
         """Resolve the first hop and keep the addresses it may be reached at."""
         peer = plan.first_hop
         try:
@@ -355,7 +237,7 @@ class Wire:
         allowed = [address for address, why in refused.items() if not why]
         if refused and not allowed:
             address, why = next(iter(refused.items()))
-            raise _misconfigured(_not_allowed(what, address, why))
+            raise not_allowed(what, address, why)
         if not allowed:
             raise CallFailed(kind, f"the name of {what} has no address", begun=False)
         return allowed
@@ -371,7 +253,7 @@ class Wire:
 
     async def _open(
         self,
-        plan: _Plan,
+        plan: Plan,
         loop: asyncio.AbstractEventLoop,
         address: str,
         context: ssl.SSLContext | None,
@@ -413,7 +295,7 @@ class Wire:
 
     # --- kept links ---
 
-    def _kept(self, plan: _Plan, loop: asyncio.AbstractEventLoop) -> Link | None:
+    def _kept(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> Link | None:
         links = self._idle.get(plan)
         oldest = self._clock() - MAX_IDLE
         while links:
@@ -423,7 +305,7 @@ class Wire:
             link.abort()
         return None
 
-    def _keep(self, plan: _Plan, link: Link) -> None:
+    def _keep(self, plan: Plan, link: Link) -> None:
         links = self._idle.setdefault(plan, [])
         if len(links) >= _IDLE_PER_ROUTE:
             link.abort()
@@ -459,103 +341,7 @@ class Wire:
             self._sweeper = None
 
 
-def _unwritable(part: str) -> CallFailed:
-    # what stands there is not quoted: it may be a secret
-    text = f"the request cannot be written as HTTP: {part} is not allowed as it stands"
-    return CallFailed(FailureKind.LOCAL, text, begun=False)
-
-
-def _misconfigured(text: str) -> CallFailed:
-    return CallFailed(FailureKind.ADDRESS, text, begun=False)
-
-
-def _not_allowed(what: str, address: str, why: str) -> str:
-    return (
-        f"{what} is at {address}, {why}; correct the connection's address, or allow that network "
-        "on the connection"
-    )
-
-
-def _plan(route: Route) -> _Plan:
-    """Work out a route. Raises `CallFailed` of kind ADDRESS, saying what to correct."""
-    try:
-        networks = parse_networks(route.networks)
-    except ValueError as error:
-        raise _misconfigured(f"the connection's allowed networks: {error}") from None
-    secure, remote, path, _ = _parsed(route.base_url, "the connection's address", networks)
-    proxied = bool(route.proxy_url)
-    first_hop, authorization = remote, ""
-    if proxied:
-        proxy_secure, first_hop, _, login = _parsed(
-            route.proxy_url, "the connection's proxy", networks, login_allowed=True
-        )
-        if proxy_secure:
-            raise _misconfigured("the connection's proxy must be written as http://host:port")
-        if login:
-            authorization = "Basic " + b64encode(login.encode()).decode("ascii")
-    host = (
-        remote.authority
-        if remote.port != (443 if secure else 80)
-        else remote.authority.rpartition(":")[0]
-    )
-    return _Plan(
-        route=route,
-        secure=secure,
-        remote=remote,
-        first_hop=first_hop,
-        networks=networks,
-        host=host,
-        prefix=path,
-        proxied=proxied,
-        proxy_authorization=authorization,
-    )
-
-
-def _parsed(
-    url: str, what: str, networks: Sequence[Network], *, login_allowed: bool = False
-) -> tuple[bool, _Peer, str, str]:
-    """Whether a URL is https, its host, its path, and the login before the host.
-
-    No text of an error holds anything of the URL but scheme and host.
-    """
-    if any(character <= " " or character in "\\\x7f" for character in url):
-        raise _misconfigured(f"{what} holds a character that no URL may hold")
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-        host = (parts.hostname or "").rstrip(".")
-    except ValueError:
-        raise _misconfigured(f"{what} is not a valid URL") from None
-    if parts.scheme not in {"http", "https"}:
-        raise _misconfigured(f"{what} must begin with https:// or http://")
-    login = parts.netloc.rpartition("@")[0]
-    if login and not login_allowed:
-        raise _misconfigured(
-            f"{what} must not hold a login; store it with the connection's credentials"
-        )
-    if parts.query or parts.fragment:
-        raise _misconfigured(f"{what} must end with its path, without ? or #")
-    secure = parts.scheme == "https"
-    port = (443 if secure else 80) if port is None else port
-    address = literal(host)
-    if address is None:
-        try:
-            host = host.encode("idna").decode("ascii").lower()
-        except UnicodeError:
-            raise _misconfigured(f"{what} has no valid host name") from None
-        if not _HOST.fullmatch(host):
-            raise _misconfigured(f"{what} has no valid host name")
-    else:
-        why = refusal(address, networks)
-        if why:
-            raise _misconfigured(_not_allowed(what, str(address), why))
-    if not 0 < port < 65536:
-        raise _misconfigured(f"{what} has no valid port")
-    peer = _Peer(host, port, "" if address is None else str(address))
-    return secure, peer, parts.path, unquote(login)
-
-
-async def _tunnel(plan: _Plan, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+async def _tunnel(plan: Plan, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
     """Have the proxy connect us to the remote. None of our request is in it."""
     proxy = f"the proxy {plan.first_hop.authority}"
     lines = [f"CONNECT {plan.remote.authority} HTTP/1.1", f"Host: {plan.remote.authority}"]
@@ -684,11 +470,7 @@ class HubTransport(httpx.AsyncBaseTransport):
             method=request.method,
             path=request.url.raw_path.decode("ascii"),
             headers=(
-                *(
-                    (n, v)
-                    for n, v in headers
-                    if n.lower() not in _OWN_HEADERS | {"accept-encoding"}
-                ),
+                *((n, v) for n, v in headers if n.lower() not in OWN_HEADERS | {"accept-encoding"}),
             ),
             body=await request.aread(),
             label=request.method,

@@ -32,6 +32,7 @@ ROWS: dict[str, frozenset[str]] = {
             "policy",
             "polls",
             "redaction",
+            "routes",
             "sends",
             "states",
             "transforms",

@@ -21,6 +21,7 @@ import pytest
 
 from hub.contract import Answer, Call, CallFailed, FailureKind
 from hub.http import MAX_IDLE, HubTransport, Route, Wire, boottime, retry_after
+from hub.routes import plan_of, write_head
 from tests.hub.remotes import OK, Remote, answering, remote, reset
 
 T = TypeVar("T")
@@ -175,6 +176,31 @@ def test_a_request_that_cannot_be_written(call: Call) -> None:
     with answering(OK) as server:
         fails(failure(server.url, call), FailureKind.LOCAL, begun=False)
     assert server.connections == 0
+
+
+def test_of_a_head_only_what_repeats_is_kept() -> None:
+    """Calls of one action have the same header names; values, closing and sender stay their own."""
+    plan = plan_of(Route("https://example.org/rest"))
+
+    def head(value: str, keep_alive: bool = True, user_agent: str = "hub") -> bytes:
+        call = Call("POST", "", (("Accept", value), ("x-key", value)), b"{}")
+        return write_head(plan, plan.target(call.path), call, keep_alive, user_agent)
+
+    def lines(*more: str) -> bytes:
+        all_lines = ["POST /rest HTTP/1.1", "host: example.org", *more, "content-length: 2"]
+        return "\r\n".join([*all_lines, "\r\n"]).encode()
+
+    identity = "accept-encoding: identity"
+    assert head("1") == lines("accept: 1", "x-key: 1", "user-agent: hub", identity)
+    assert head("a\tb") == lines("accept: a\tb", "x-key: a\tb", "user-agent: hub", identity)
+    assert head("2", False, "other") == lines(
+        "accept: 2", "x-key: 2", "user-agent: other", identity, "connection: close"
+    )
+    for value in ("secret\r\nevil: 1", "\tsecret", "secret ", "sécret"):
+        with pytest.raises(CallFailed) as caught:
+            head(value)
+        fails(caught.value, FailureKind.LOCAL, begun=False)
+        assert "secret" not in caught.value.text
 
 
 def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
