@@ -91,9 +91,12 @@ def ties(operation: Operation, candidates: Collection[Candidate]) -> Ties:
 
 
 def of_operation(
-    operation: Operation, user: Any = None, candidates: Collection[Candidate] = ()
+    operation: Operation, user: Any = None, candidates: Iterable[Candidate] = ()
 ) -> list[Button]:
-    """Every button of an operation's page; without a user, as for one who may everything."""
+    """Every button of an operation's page; without a user, as for one who may everything.
+
+    The candidates of its case are asked for only where they matter: a list has many cases.
+    """
     buttons = []
     for choice in review.choices(operation):
         why_not = choice.why_not
@@ -110,9 +113,10 @@ def of_operation(
             )
         )
     advised = next((one for one in buttons if one.recommended), None)
-    if advised is not None and advised.action == review.LINK and candidates:
-        known = ties(operation, candidates)
-        if all(known.why_not(one.remote_ref) for one in candidates):
+    if advised is not None and advised.action == review.LINK:
+        named = list(candidates)
+        known = ties(operation, named)
+        if named and all(known.why_not(one.remote_ref) for one in named):
             # A link would be refused: it can be tried with another id, but not be recommended.
             buttons = [replace(one, recommended=False) for one in buttons]
     return buttons
@@ -128,7 +132,7 @@ def of_case(case: ReviewCase, user: Any = None) -> list[Button]:
             return []
         operation.connection = case.connection
         address = reverse("admin:operation_story", args=[operation.pk])
-        buttons = of_operation(operation, user, list(case.candidates.all()[:20]))
+        buttons = of_operation(operation, user, case.candidates.only("remote_ref")[:20])
         return [replace(one, address=address) for one in buttons]
     closing = Button(
         CLOSE,

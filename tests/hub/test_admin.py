@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from hub import credentials, gate, registry
+from hub import cases, credentials, gate, registry
 from hub.admin import base
 from hub.admin.connection import ConnectionAdmin
 from hub.indexes import Literal
@@ -155,7 +155,32 @@ def test_no_list_counts_whole_tables_or_loads_payloads(root: Client) -> None:
             assert not [name for name in heavy if name in query], query
             if "COUNT(" in query and model.__name__ not in ("Connection", "Tenant"):
                 assert f"LIMIT {base.COUNTED}" in query, query
-        assert len(seen.captured_queries) <= 14, [q["sql"] for q in seen.captured_queries]
+        assert len(seen.captured_queries) <= 16, [q["sql"] for q in seen.captured_queries]
+
+
+def test_a_case_more_costs_the_list_a_few_small_questions(root: Client) -> None:
+    """Whether the recommended button is there is asked of the rows, a bounded number per page."""
+    portal = pages.connection()
+
+    def asked() -> int:
+        with CaptureQueriesContext(database) as seen:
+            root.get("/admin/hub/reviewcase/")
+        return len(seen.captured_queries)
+
+    def add(number: int) -> None:
+        row = pages.operation(
+            portal, f"c-{number}", state="review", maybe_executed=True, stream_busy=True
+        )
+        cases.open_case(
+            "operation", row.pk, tenant_id=portal.tenant_id, connection_id=portal.pk,
+            operation_id=row.pk, reason_code="unknown", summary="x", advice="link",
+        )  # fmt: skip
+
+    add(0)
+    before = asked()
+    for number in range(1, 4):
+        add(number)
+    assert asked() - before <= 3 * 6
 
 
 def test_the_count_stops_at_its_cap(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:

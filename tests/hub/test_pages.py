@@ -373,6 +373,8 @@ def test_a_refusal_names_the_permission_and_whom_to_ask(
     assert words_of_it in text
     assert f"<code>{code}</code>" in text
     assert "boss" in text
+    linked = '<a href="/admin/hub/operation/">Operations</a>' in text
+    assert not linked, "a link that would be refused"
     assert "hub/hub.css" in text
     assert "default-src 'none'" in response.headers["Content-Security-Policy"]
     assert _Page(text).inline == []

@@ -1013,6 +1013,8 @@ def test_another_account_stands_out_and_proves_nothing(
     assert "There the account is globex.example.com; this connection stands for acme" in text
     assert "make another connection for it" in text
     assert "/resume/" not in text
+    assert "then Resume" not in text
+    assert "Leave the connection paused" in text
     assert "contact.create" in Gate.objects.get(pk=row.pk).degraded
     case.refresh_from_db()
     assert case.closed_at is None
