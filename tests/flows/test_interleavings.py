@@ -289,6 +289,42 @@ def update(where: Connection, version: int, source_id: str = "1") -> int:
     ).operation_id
 
 
+def entity(*versions: int) -> Connection:
+    """A connection of its own with one entity, and these versions of it waiting."""
+    where = lane()
+    tied(where)
+    for version in versions:
+        update(where, version)
+    return where
+
+
+def committed(*steps: Callable[[], Any]) -> None:
+    """Take each step in a transaction of its own, before the sessions meet or after."""
+    for step in steps:
+        with transaction.atomic():
+            step()
+
+
+def done_by(one: Claimed, ref: str) -> Settlement:
+    """What a worker settles with whose write was answered well."""
+    return Settlement(
+        one,
+        Verdict(State.CONFIRMED, "done", "Done.", Outcome.DONE, done=Done(ref)),
+        Actor.WORKER,
+        Tried(Purpose.SEND, left="maybe"),
+        kind=Kind.UPDATE if one.mapped_ref else Kind.CREATE,
+    )
+
+
+def person(
+    operation: int, action: str, state: str, token: int = 0, by: str = "ann"
+) -> review.Decided:
+    """A person's decision over a page that showed this state and token."""
+    return review.act(
+        operation, action, by=by, reason="because", seen_state=state, seen_token=token
+    )
+
+
 @dataclass
 class Hands:
     """One worker's hands: what it has claimed and marked."""
@@ -355,16 +391,7 @@ class Hands:
         planned = []
         for one in self.taken:
             if one.id in self.marked:
-                ref = one.mapped_ref or f"made-{one.id}"
-                planned.append(
-                    Settlement(
-                        one,
-                        Verdict(State.CONFIRMED, "done", "Done.", Outcome.DONE, done=Done(ref)),
-                        Actor.WORKER,
-                        Tried(Purpose.SEND, left="maybe"),
-                        kind=Kind.UPDATE if one.mapped_ref else Kind.CREATE,
-                    )
-                )
+                planned.append(done_by(one, one.mapped_ref or f"made-{one.id}"))
                 continue
             stale = Operation.objects.filter(
                 connection=self.where,
@@ -388,12 +415,7 @@ def complete(where: Connection) -> None:
     """Work on until nothing is due; then everything must have come through and nobody wait."""
     for _ in range(20):
         hands = Hands(where, "last", most=50)
-        with transaction.atomic():
-            hands.claim()
-        with transaction.atomic():
-            hands.mark()
-        with transaction.atomic():
-            hands.finish()
+        committed(hands.claim, hands.mark, hands.finish)
         if not hands.taken:
             break
     left = Operation.objects.filter(connection=where, state__in=["pending", "retry", "running"])
@@ -401,13 +423,18 @@ def complete(where: Connection) -> None:
     assert not Operation.objects.filter(connection=where, parked=True)
 
 
-def sent_in_order(where: Connection) -> None:
-    """No version was marked after a higher one of its stream."""
-    marked = list(
+def marked_versions(where: Connection) -> list[int]:
+    """In the order of their markers."""
+    return list(
         Operation.objects.filter(connection=where, first_sent_at__isnull=False)
         .order_by("first_sent_at")
         .values_list("version", flat=True)
     )
+
+
+def sent_in_order(where: Connection) -> None:
+    """No version was marked after a higher one of its stream."""
+    marked = marked_versions(where)
     assert marked == sorted(marked), marked
 
 
@@ -419,9 +446,7 @@ def test_two_claims_of_one_row(stage: Stage) -> None:
     waited = 0
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
-        update(where, 1)
+        where = entity(1)
         a, b = Hands(where, "a"), Hands(where, "b")
         return (where, a, b), [[a.claim, COMMIT], [b.claim, COMMIT]]
 
@@ -458,8 +483,7 @@ def test_coalescing_meets_the_claim_of_the_older_row(stage: Stage) -> None:
     seen: Counter[str] = Counter()
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
+        where = entity()
         first = update(where, 1)
         a = Hands(where, "a")
 
@@ -495,9 +519,7 @@ def test_a_lower_version_that_comes_late_meets_a_claim_of_the_higher(stage: Stag
     seen: Counter[str] = Counter()
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
-        update(where, 2)
+        where = entity(2)
         a, b = Hands(where, "a"), Hands(where, "b")
         steps = [
             [a.claim, COMMIT, Whole(a.mark), Whole(a.finish)],
@@ -510,10 +532,7 @@ def test_a_lower_version_that_comes_late_meets_a_claim_of_the_higher(stage: Stag
         assert len(a.taken) <= 1
         assert len(b.taken) <= 1
         assert len(a.marked) == len(a.taken), meeting
-        with transaction.atomic():
-            b.mark()
-        with transaction.atomic():
-            b.finish()
+        committed(b.mark, b.finish)
         complete(where)
         sent_in_order(where)
         low = Operation.objects.get(connection=where, version=1)
@@ -534,9 +553,7 @@ def _late_lower_version(stage: Stage) -> tuple[int, int]:
     refused = overtaken = 0
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
-        update(where, 2)
+        where = entity(2)
         a, b = Hands(where, "a"), Hands(where, "b")
         steps = [
             [lambda: update(where, 1), COMMIT, a.find, a.take, COMMIT, Whole(a.mark)],
@@ -545,16 +562,10 @@ def _late_lower_version(stage: Stage) -> tuple[int, int]:
         return (where, a, b), steps
 
     for (where, a, _b), _meeting in meetings(stage, plans):
-        with transaction.atomic():
-            a.finish()
+        committed(a.finish)
         mine = [one.id for one in a.taken if one.version == 1]
         refused += bool(mine) and not a.marked
-        marked = list(
-            Operation.objects.filter(connection=where, first_sent_at__isnull=False)
-            .order_by("first_sent_at")
-            .values_list("version", flat=True)
-        )
-        overtaken += marked == [2, 1]
+        overtaken += marked_versions(where) == [2, 1]
         complete(where)
     return refused, overtaken
 
@@ -582,9 +593,7 @@ def test_a_newer_version_arrives_while_the_older_is_in_hand(stage: Stage) -> Non
     seen: Counter[str] = Counter()
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
-        update(where, 1)
+        where = entity(1)
         a, b = Hands(where, "a"), Hands(where, "b")
         steps = [
             [Whole(a.claim), a.mark, COMMIT, Whole(a.finish)],
@@ -593,8 +602,7 @@ def test_a_newer_version_arrives_while_the_older_is_in_hand(stage: Stage) -> Non
         return (where, a, b), steps
 
     for (where, _a, b), _meeting in meetings(stage, plans):
-        with transaction.atomic():
-            b.finish()
+        committed(b.finish)
         complete(where)
         sent_in_order(where)
         seen[Operation.objects.get(connection=where, version=1).state] += 1
@@ -606,9 +614,7 @@ def test_a_pause_meets_markers(stage: Stage) -> None:
     seen: Counter[str] = Counter()
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
-        update(where, 1)
+        where = entity(1)
         a = Hands(where, "a")
         a.claim()
 
@@ -635,24 +641,14 @@ def _park_meets_settle(stage: Stage) -> int:
     lost = 0
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
-        update(where, 1)
+        where = entity(1)
         a = Hands(where, "a")
-        with transaction.atomic():
-            a.claim()
-        with transaction.atomic():
-            a.mark()
+        committed(a.claim, a.mark)
         update(where, 2)
         blocked: list[tuple[int, int]] = []
 
         def settle() -> None:
-            one = a.taken[0]
-            done = Verdict(State.CONFIRMED, "done", "Done.", Outcome.DONE, done=Done("r1"))
-            move = Settlement(
-                one, done, Actor.WORKER, Tried(Purpose.SEND, left="maybe"), kind=Kind.UPDATE
-            )
-            assert moves._settle_postgres([moves._row(move)])
+            assert moves._settle_postgres([moves._row(done_by(a.taken[0], "r1"))])
 
         def look() -> None:
             found = claims._candidates(
@@ -702,8 +698,7 @@ def test_a_person_closes_the_blocker_while_the_next_is_put_aside(stage: Stage) -
     """The same for a decision: discarding the blocker frees what waits behind it."""
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
+        where = entity()
         first = update(where, 1)
         # Another variant: a newer full state of its own would coalesce the first away.
         outbox.submit(
@@ -713,15 +708,12 @@ def test_a_person_closes_the_blocker_while_the_next_is_put_aside(stage: Stage) -
         Operation.objects.filter(pk=first).update(next_at=database_now() + _AN_HOUR)
 
         def discard() -> None:
-            review.act(first, "discard", by="ann", reason="no", seen_state="pending", seen_token=0)
+            person(first, "discard", "pending")
 
         return (where, b), [[discard, COMMIT], [b.claim, COMMIT]]
 
     for (where, b), meeting in meetings(stage, plans):
-        with transaction.atomic():
-            b.mark()
-        with transaction.atomic():
-            b.finish()
+        committed(b.mark, b.finish)
         complete(where)
         newer = Operation.objects.get(connection=where, version=2)
         assert newer.state == "confirmed", meeting
@@ -735,14 +727,9 @@ def test_two_sweeps_and_the_worker_meet_on_one_lapsed_row(stage: Stage) -> None:
     seen: Counter[str] = Counter()
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
-        update(where, 1)
+        where = entity(1)
         w = Hands(where, "w")
-        with transaction.atomic():
-            w.claim()
-        with transaction.atomic():
-            w.mark()
+        committed(w.claim, w.mark)
         Operation.objects.filter(connection=where).update(
             lease_until=database_now() - _AN_HOUR, sent_at=database_now() - _AN_HOUR
         )
@@ -769,12 +756,9 @@ def test_a_sweep_meets_the_marker_of_a_lapsed_lease(stage: Stage) -> None:
     """F15: the lease has run out; whoever is first, nothing leaves under the old token."""
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
-        update(where, 1)
+        where = entity(1)
         w, other = Hands(where, "w"), Hands(where, "other")
-        with transaction.atomic():
-            w.claim()
+        committed(w.claim)
         Operation.objects.filter(connection=where).update(lease_until=database_now() - _AN_HOUR)
 
         def sweep() -> None:
@@ -797,10 +781,7 @@ def in_review(where: Connection, action: str = "c.create") -> Operation:
     """An operation whose outcome nobody knows, as the worker would leave it."""
     made = outbox.submit(where, action, source_id="1", version=1, fields={"n": 1})
     w = Hands(where, "w")
-    with transaction.atomic():
-        w.claim()
-    with transaction.atomic():
-        w.mark()
+    committed(w.claim, w.mark)
     verdict = Verdict(State.REVIEW, "unknown", "Nobody knows.", Outcome.UNKNOWN, doubt=True)
     move = Settlement(
         w.taken[0],
@@ -836,14 +817,8 @@ def test_two_people_decide_at_once(stage: Stage, one: str, other: str) -> None:
 
         def act(who: int, action: str) -> Callable[[], None]:
             def run() -> None:
-                told[who] = review.act(
-                    row.pk,
-                    action,
-                    by=f"person-{who}",
-                    reason="because",
-                    seen_state="review",
-                    seen_token=row.lease_token,
-                )
+                by = f"person-{who}"
+                told[who] = person(row.pk, action, "review", row.lease_token, by)
 
             return run
 
@@ -872,13 +847,9 @@ def test_a_person_takes_over_while_a_look_is_settled(stage: Stage) -> None:
     def plans() -> Any:
         where = lane()
         row = in_review(where)
-        review.act(
-            row.pk, "look_again", by="ann", reason="x", seen_state="review",
-            seen_token=row.lease_token,
-        )  # fmt: skip
+        person(row.pk, "look_again", "review", row.lease_token)
         w = Hands(where, "w")
-        with transaction.atomic():
-            w.claim()
+        committed(w.claim)
         item = w.taken[0]
         assert item.state is State.UNCERTAIN
         write = review._declared(row)
@@ -894,12 +865,7 @@ def test_a_person_takes_over_while_a_look_is_settled(stage: Stage) -> None:
             settled.extend(moves.settle([move]).ids)
 
         def take_over() -> None:
-            told.append(
-                review.act(
-                    row.pk, "take_over", by="ann", reason="mine", seen_state="uncertain",
-                    seen_token=item.token,
-                )
-            )  # fmt: skip
+            told.append(person(row.pk, "take_over", "uncertain", item.token))
 
         return (row, settled, told), [[settle, COMMIT], [take_over, COMMIT]]
 
@@ -917,18 +883,13 @@ def test_a_person_withdraws_while_a_worker_claims(stage: Stage) -> None:
     seen: Counter[str] = Counter()
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
+        where = entity()
         first = update(where, 1)
         w = Hands(where, "w")
         told: list[review.Decided] = []
 
         def withdraw() -> None:
-            told.append(
-                review.act(
-                    first, "discard", by="ann", reason="no", seen_state="pending", seen_token=0
-                )
-            )
+            told.append(person(first, "discard", "pending"))
 
         steps = [[withdraw, COMMIT], [w.claim, COMMIT, w.mark, COMMIT, Whole(w.finish)]]
         return (first, w, told), steps
@@ -945,8 +906,7 @@ def test_two_submits_of_one_intent(stage: Stage) -> None:
     """F2: C1 decides; both callers get the same operation."""
 
     def plans() -> Any:
-        where = lane()
-        tied(where)
+        where = entity()
         got: list[int] = []
 
         def submit() -> None:

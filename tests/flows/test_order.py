@@ -44,14 +44,35 @@ def _shown(there: FakeRemote) -> list[Any]:
     return [thing.fields.get("n") for thing in there.things("acme").values()]
 
 
-def _act(world: World, done: Submitted, action: str, **more: Any) -> review.Decided:
+def _refuse(there: FakeRemote, method: str) -> None:
+    """The next write of this method is refused for good."""
+    there.order("answer", method, when="before", status=400, body={"error": "INVALID"})
+
+
+def _refused(
+    world: World, there: FakeRemote, crm: Connection, action: str, version: int
+) -> Submitted:
+    """A version that was sent and refused for good."""
+    _refuse(there, "PUT" if action.endswith("update") else "POST")
+    done = world.submit(crm, action, "1", version, {"n": version})
+    world.settle()
+    assert world.state(done) == "failed", world.story(done)
+    return done
+
+
+def _decide(world: World, done: Submitted, action: str, **more: Any) -> review.Decided:
+    """A person's decision over what is on the page now."""
     row = world.operation(done)
-    decided = review.act(
+    return review.act(
         row.pk, action, by="ann", reason="because", seen_state=row.state,
         seen_token=row.lease_token, **more,
     )  # fmt: skip
+
+
+def _act(world: World, done: Submitted, action: str, **more: Any) -> None:
+    """The same, of one that is carried out."""
+    decided = _decide(world, done, action, **more)
     assert decided.done, decided.text
-    return decided
 
 
 def _written_versions(there: FakeRemote) -> list[int]:
@@ -230,10 +251,7 @@ def test_a_command_waits_for_what_a_person_has_yet_to_settle(
     world: World, there: FakeRemote, crm: Connection
 ) -> None:
     """§12: behind a refused one only a full state may pass."""
-    there.order("answer", "POST", when="before", status=400, body={"error": "INVALID"})
-    first = world.submit(crm, "a.note", "1", 1, {"n": 1})
-    world.settle()
-    assert world.state(first) == "failed"
+    first = _refused(world, there, crm, "a.note", 1)
     second = world.submit(crm, "a.note", "1", 2, {"n": 2})
     world.drain()
     assert world.state(second) == "pending"
@@ -275,15 +293,10 @@ def test_a_refused_older_version_is_not_retried_over_a_newer(
 ) -> None:
     """F118: a person who retries it is told why not."""
     _created(world, crm)
-    there.order("answer", "PUT", when="before", status=400, body={"error": "INVALID"})
-    older = world.submit(crm, "bp.update", "1", 2, {"n": 2})
-    world.settle()
+    older = _refused(world, there, crm, "bp.update", 2)
     world.submit(crm, "bp.update", "1", 3, {"n": 3})
     world.settle()
-    row = world.operation(older)
-    decided = review.act(
-        row.pk, "retry", by="ann", reason="x", seen_state="failed", seen_token=row.lease_token
-    )
+    decided = _decide(world, older, "retry")
     assert not decided.done
     assert "newer" in decided.text
     assert _shown(there) == [3]
@@ -294,9 +307,7 @@ def test_a_retry_meets_a_newer_version_on_its_way(
 ) -> None:
     """F118: retried before the newer was sent, it goes first or not at all."""
     _created(world, crm)
-    there.order("answer", "PUT", when="before", status=400, body={"error": "INVALID"})
-    older = world.submit(crm, "bp.update", "1", 2, {"n": 2})
-    world.settle()
+    older = _refused(world, there, crm, "bp.update", 2)
     newer = world.submit(crm, "bp.update", "1", 3, {"n": 3})
     _act(world, older, "retry")
     world.settle()
@@ -347,10 +358,7 @@ def test_a_refused_create_is_followed_by_a_create(
     world: World, there: FakeRemote, crm: Connection
 ) -> None:
     """F128: corrected at the source, the next version creates."""
-    there.order("answer", "POST", when="before", status=400, body={"error": "INVALID"})
-    first = world.submit(crm, "bp.create", "1", 1, {"n": 1})
-    world.settle()
-    assert world.state(first) == "failed"
+    _refused(world, there, crm, "bp.create", 1)
     second = world.submit(crm, "bp.create", "1", 2, {"n": 2})
     world.settle()
     assert world.state(second) == "confirmed", world.story(second)
@@ -361,7 +369,7 @@ def test_an_update_behind_a_refused_create_becomes_a_create(
     world: World, there: FakeRemote, crm: Connection
 ) -> None:
     """F128: there is nothing to update; a create of the same version and state takes its place."""
-    there.order("answer", "POST", when="before", status=400, body={"error": "INVALID"})
+    _refuse(there, "POST")
     first = world.submit(crm, "bp.create", "1", 1, {"n": 1})
     second = world.submit(crm, "bp.update", "1", 2, {"n": 2})
     world.settle()
@@ -387,7 +395,7 @@ def test_a_child_runs_only_behind_a_confirmed_parent(
     if fate == "review":
         there.order("drop", "POST", path="things")
     elif fate == "failed":
-        there.order("answer", "POST", when="before", status=400, body={"error": "INVALID"})
+        _refuse(there, "POST")
     parent = world.submit(crm, "d.create", "parent", 1, {"n": 1})
     child = world.submit(crm, "d.create", "child", 1, {"n": 2})
     Dependency.objects.create(child_id=child.operation_id, parent_id=parent.operation_id)
