@@ -85,8 +85,14 @@ CLASSES = {
 
 # --- what is seen ---------------------------------------------------------------------------------
 
+
+def unsent(kind: FailureKind, text: str) -> Unanswered:
+    """No byte left, for this reason."""
+    return Unanswered(text, nothing_left=True, kind=kind)
+
+
 silence = Unanswered("read timed out")
-unreached = Unanswered("connection refused", nothing_left=True, kind=FailureKind.CONNECT)
+unreached = unsent(FailureKind.CONNECT, "connection refused")
 busy = Refused(ErrorClass.TRANSIENT, "locked", status=423)
 throttled = Refused(ErrorClass.THROTTLED, "slow down", status=429, retry_after=90.0)
 invalid = Refused(ErrorClass.INVALID, "name is missing", status=422)
@@ -126,6 +132,13 @@ def follows(known: Facts, seen: Seen, roll: float = 0.5) -> Verdict:
         allowed(known.state, verdict.state, actor) for actor in (Actor.WORKER, Actor.SWEEP)
     ), f"{known.state} → {verdict.state} is no move of the protocol"
     assert verdict.text
+    return verdict
+
+
+def leads_to(known: Facts, seen: Seen, state: State, code: str) -> Verdict:
+    """The verdict, once it is sure that it is this one."""
+    verdict = follows(known, seen)
+    assert (verdict.state, verdict.code) == (state, code)
     return verdict
 
 
@@ -206,15 +219,14 @@ def test_what_may_have_happened_goes_by_its_class(name: str, seen: Seen, code: s
 @pytest.mark.parametrize("name", CLASSES)
 def test_done_is_confirmed(name: str) -> None:
     for doubt in (False, True):
-        verdict = follows(facts(CLASSES[name], doubt=doubt), done)
-        assert (verdict.state, verdict.code) == (State.CONFIRMED, "confirmed")
+        known = facts(CLASSES[name], doubt=doubt)
+        verdict = leads_to(known, done, State.CONFIRMED, "confirmed")
         assert verdict.done == done
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_refused_for_good_is_failed(name: str) -> None:
-    verdict = follows(facts(CLASSES[name]), invalid)
-    assert (verdict.state, verdict.code) == (State.FAILED, "refused")
+    verdict = leads_to(facts(CLASSES[name]), invalid, State.FAILED, "refused")
     assert not verdict.doubt
     assert "name is missing" in verdict.text
     assert verdict.advice is Advice.CORRECT
@@ -222,19 +234,15 @@ def test_refused_for_good_is_failed(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_denied_goes_to_a_person_and_a_dead_login_stops_the_connection(name: str) -> None:
-    verdict = follows(facts(CLASSES[name]), denied)
-    assert (verdict.state, verdict.code) == (State.REVIEW, "denied")
-    assert not verdict.doubt
-    paused = follows(facts(CLASSES[name]), dead_login)
-    assert (paused.state, paused.code) == (State.RETRY, "credential")
+    assert not leads_to(facts(CLASSES[name]), denied, State.REVIEW, "denied").doubt
+    paused = leads_to(facts(CLASSES[name]), dead_login, State.RETRY, "credential")
     assert paused.halt is Halt.CREDENTIAL
     assert not paused.costs_attempt
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_lease_lost_before_the_marker_costs_nothing(name: str) -> None:
-    verdict = follows(facts(CLASSES[name], State.RUNNING), Lapsed())
-    assert (verdict.state, verdict.code) == (State.PENDING, "lapsed")
+    verdict = leads_to(facts(CLASSES[name], State.RUNNING), Lapsed(), State.PENDING, "lapsed")
     assert verdict.adds_lapse
     assert not verdict.doubt
 
@@ -267,56 +275,56 @@ def test_a_lost_repeat_keeps_its_doubt(name: str) -> None:
     (
         "a guard's stop is given back",
         facts(bare),
-        Unanswered("too late", nothing_left=True, kind=FailureKind.ABORTED),
+        unsent(FailureKind.ABORTED, "too late"),
         State.RETRY,
         "given_back",
     ),
     (
         "a forbidden address is configuration",
         facts(findable),
-        Unanswered("10.0.0.1 is not allowed", nothing_left=True, kind=FailureKind.ADDRESS),
+        unsent(FailureKind.ADDRESS, "10.0.0.1 is not allowed"),
         State.FAILED,
         "configuration",
     ),
     (
         "a request that cannot be formed is our defect",
         facts(findable),
-        Unanswered("bad header", nothing_left=True, kind=FailureKind.LOCAL),
+        unsent(FailureKind.LOCAL, "bad header"),
         State.FAILED,
         "our_defect",
     ),
     (
         "the same in doubt is no failure",
         facts(key_only, doubt=True),
-        Unanswered("bad header", nothing_left=True, kind=FailureKind.LOCAL),
+        unsent(FailureKind.LOCAL, "bad header"),
         State.REVIEW,
         "our_defect",
     ),
     (
         "a bad certificate waits behind a closed gate",
         facts(bare),
-        Unanswered("expired", nothing_left=True, kind=FailureKind.CERTIFICATE),
+        unsent(FailureKind.CERTIFICATE, "expired"),
         State.RETRY,
         "certificate",
     ),
     (
         "a proxy that wants a login as well",
         facts(bare),
-        Unanswered("407", nothing_left=True, kind=FailureKind.PROXY_AUTH),
+        unsent(FailureKind.PROXY_AUTH, "407"),
         State.RETRY,
         "proxy_login",
     ),
     (
         "what nobody foresaw is tried twice more",
         facts(bare, attempts=2),
-        Unanswered("KeyError", nothing_left=True, kind=FailureKind.OTHER),
+        unsent(FailureKind.OTHER, "KeyError"),
         State.RETRY,
         "our_defect",
     ),
     (
         "and then seen by a person",
         facts(bare, attempts=3),
-        Unanswered("KeyError", nothing_left=True, kind=FailureKind.OTHER),
+        unsent(FailureKind.OTHER, "KeyError"),
         State.REVIEW,
         "our_defect",
     ),
@@ -434,8 +442,7 @@ def test_a_lost_repeat_keeps_its_doubt(name: str) -> None:
     ),
 )
 def test_after_the_marker(known: Facts, seen: Seen, state: State, code: str) -> None:
-    verdict = follows(known, seen)
-    assert (verdict.state, verdict.code) == (state, code)
+    leads_to(known, seen, state, code)
 
 
 @rows(
@@ -504,8 +511,7 @@ def test_after_the_marker(known: Facts, seen: Seen, state: State, code: str) -> 
     ),
 )
 def test_conflicts(known: Facts, seen: Seen, state: State, code: str) -> None:
-    verdict = follows(known, seen)
-    assert (verdict.state, verdict.code) == (state, code)
+    verdict = leads_to(known, seen, state, code)
     if isinstance(seen, Refused) and seen.conflict is Conflict.KEY_IN_PROGRESS:
         assert verdict.doubt, "it works on our key, so it may be executed"
 
@@ -530,8 +536,8 @@ def test_an_error_kept_under_our_key_is_not_asked_for_eight_times(
     action: Write, seen: Unanswered | Refused
 ) -> None:
     # F50: every repeat returns the old error; noticed by the replay sign.
-    verdict = follows(facts(action, doubt=True, attempts=2), seen)
-    assert (verdict.state, verdict.code) == (State.REVIEW, "key_stores_error")
+    known = facts(action, doubt=True, attempts=2)
+    verdict = leads_to(known, seen, State.REVIEW, "key_stores_error")
     assert verdict.doubt
     assert verdict.assumption == "A2"
     assert "key of its own" in verdict.text
@@ -539,8 +545,8 @@ def test_an_error_kept_under_our_key_is_not_asked_for_eight_times(
 
 
 def test_a_first_try_that_brings_an_old_error_was_not_the_first() -> None:
-    verdict = follows(facts(key_only), Unanswered("HTTP 500", status=500, replayed=True))
-    assert (verdict.state, verdict.code, verdict.doubt) == (State.REVIEW, "key_stores_error", True)
+    seen = Unanswered("HTTP 500", status=500, replayed=True)
+    assert leads_to(facts(key_only), seen, State.REVIEW, "key_stores_error").doubt
 
 
 # --- repeats --------------------------------------------------------------------------------------
@@ -559,8 +565,7 @@ def test_a_key_that_is_not_atomic_is_worth_nothing_without_max_exec() -> None:
     assert follows(facts(action), silence).state is State.REVIEW
     look = replace(action, capabilities=IDEMPOTENCY_KEY | FIND_BY_EXTERNAL_ID)
     assert follows(facts(look), silence).state is State.UNCERTAIN
-    verdict = follows(looking(look, 200.0), nothing)
-    assert (verdict.state, verdict.code) == (State.UNCERTAIN, "looking")
+    leads_to(looking(look, 200.0), nothing, State.UNCERTAIN, "looking")
 
 
 @pytest.mark.parametrize(
@@ -571,8 +576,7 @@ def test_a_repeat_must_be_answered_within_the_life_of_its_key(
     ago: float, state: State, code: str
 ) -> None:
     # §8: now + max_send + max_exec < first_sent_at + key_ttl·0.9 (here 30 + 60 s before the end)
-    verdict = follows(facts(key_only, first_sent_ago=ago), silence)
-    assert (verdict.state, verdict.code) == (state, code)
+    leads_to(facts(key_only, first_sent_ago=ago), silence, state, code)
 
 
 @pytest.mark.parametrize(
@@ -651,35 +655,35 @@ def test_a_life_of_a_key_nobody_knows_is_over() -> None:
     (
         "a connector that raises is tried twice more",
         facts(bare, State.RUNNING, attempts=2),
-        Unanswered("KeyError", nothing_left=True, kind=FailureKind.OTHER),
+        unsent(FailureKind.OTHER, "KeyError"),
         State.PENDING,
         "our_defect",
     ),
     (
         "and then seen by a person",
         facts(bare, State.RUNNING, attempts=3),
-        Unanswered("KeyError", nothing_left=True, kind=FailureKind.OTHER),
+        unsent(FailureKind.OTHER, "KeyError"),
         State.REVIEW,
         "our_defect",
     ),
     (
         "a proxy that wants a login closes the gate",
         facts(bare, State.RUNNING),
-        Unanswered("407", nothing_left=True, kind=FailureKind.PROXY_AUTH),
+        unsent(FailureKind.PROXY_AUTH, "407"),
         State.PENDING,
         "proxy_login",
     ),
     (
         "a payload that fits no field is failed",
         facts(bare, State.RUNNING),
-        Unanswered("name: too long", nothing_left=True, kind=FailureKind.LOCAL),
+        unsent(FailureKind.LOCAL, "name: too long"),
         State.FAILED,
         "our_defect",
     ),
     (
         "but not in doubt",
         facts(key_only, State.RUNNING, doubt=True),
-        Unanswered("name: too long", nothing_left=True, kind=FailureKind.LOCAL),
+        unsent(FailureKind.LOCAL, "name: too long"),
         State.REVIEW,
         "our_defect",
     ),
@@ -714,21 +718,20 @@ def test_a_life_of_a_key_nobody_knows_is_over() -> None:
     (
         "given back",
         facts(bare, State.RUNNING),
-        Unanswered("stop", nothing_left=True, kind=FailureKind.ABORTED),
+        unsent(FailureKind.ABORTED, "stop"),
         State.PENDING,
         "given_back",
     ),
 )
 def test_before_the_marker(known: Facts, seen: Seen, state: State, code: str) -> None:
-    verdict = follows(known, seen)
-    assert (verdict.state, verdict.code) == (state, code)
+    leads_to(known, seen, state, code)
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.SENT, State.UNCERTAIN, State.ACCEPTED])
 def test_the_breaker_counts_the_remotes_faults_and_not_ours(state: State) -> None:
     ours = (FailureKind.OTHER, FailureKind.LOCAL, FailureKind.ADDRESS, FailureKind.ABORTED)
     for kind in ours:
-        seen = Unanswered("ours", nothing_left=True, kind=kind)
+        seen = unsent(kind, "ours")
         verdict = follows(facts(findable, state, doubt=state is State.UNCERTAIN), seen)
         assert verdict.breath is Breath.NEUTRAL, kind
     for seen in (unreached, silence):
@@ -743,7 +746,7 @@ def test_what_concerns_the_whole_connection_closes_its_gate(state: State) -> Non
         (FailureKind.CERTIFICATE, Halt.CERTIFICATE),
         (FailureKind.PROXY_AUTH, Halt.CREDENTIAL),
     ):
-        seen = Unanswered("shut", nothing_left=True, kind=kind)
+        seen = unsent(kind, "shut")
         assert follows(known, seen).halt is halt
     assert follows(known, dead_login).halt is Halt.CREDENTIAL
 
@@ -1126,14 +1129,13 @@ def test_what_concerns_the_whole_connection_closes_its_gate(state: State) -> Non
     (
         "a look that was given back",
         looking(findable),
-        Unanswered("stop", nothing_left=True, kind=FailureKind.ABORTED),
+        unsent(FailureKind.ABORTED, "stop"),
         State.UNCERTAIN,
         "look_given_back",
     ),
 )
 def test_looking(known: Facts, seen: Seen, state: State, code: str) -> None:
-    verdict = follows(known, seen)
-    assert (verdict.state, verdict.code) == (state, code)
+    verdict = leads_to(known, seen, state, code)
     if verdict.state is State.UNCERTAIN:
         assert verdict.doubt, "what is looked for stays in doubt"
 
@@ -1299,8 +1301,7 @@ def poll(**more: Any) -> Facts:
     ),
 )
 def test_polling(known: Facts, seen: Seen, state: State, code: str) -> None:
-    verdict = follows(known, seen)
-    assert (verdict.state, verdict.code) == (state, code)
+    verdict = leads_to(known, seen, state, code)
     if verdict.state is State.ACCEPTED:
         assert verdict.doubt == known.doubt
 
@@ -1392,8 +1393,7 @@ def test_a_poll_does_not_forget_a_doubt() -> None:
     ),
 )
 def test_waiting(known: Facts, seen: Seen, state: State, code: str) -> None:
-    verdict = follows(known, seen)
-    assert (verdict.state, verdict.code) == (state, code)
+    leads_to(known, seen, state, code)
 
 
 # --- doubt from the start (row 22; protocol §12, §17) ---------------------------------------------
