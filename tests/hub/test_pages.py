@@ -273,27 +273,50 @@ def test_every_text_of_a_template_is_in_the_catalogue() -> None:
     assert not missing
 
 
-REASON_IN_CODE = re.compile(r"(?:reason_code|code)=\"([a-z_]+)\"|reason_code = '([a-z_]+)'")
+REASON_IN_CODE = re.compile(r"(?:reason_code|code)(?:: str)? ?= ?[\"']([a-z_]+)[\"']")
+
+
+def _texts(node: ast.AST | None) -> set[str]:
+    found = ast.walk(node) if node is not None else ()
+    return {
+        one.value for one in found if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    }
+
+
+def _reasons(trees: list[ast.Module]) -> set[str]:
+    """What stands where a parameter `code` is given, what a variable `code` is set to, and what a
+    table of codes holds.
+    """
+    places = {"Verdict": 1}
+    for node in (one for tree in trees for one in ast.walk(tree)):
+        if isinstance(node, ast.FunctionDef):
+            names = [one.arg for one in node.args.args if one.arg != "self"]
+            if "code" in names:
+                places[node.name] = names.index("code")
+    found: set[str] = set()
+    for node in (one for tree in trees for one in ast.walk(tree)):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=given):
+                if name in places and len(given) > places[name]:
+                    found |= _texts(given[places[name]])
+            case ast.Assign(targets=[ast.Name(id="code")], value=value):
+                found |= _texts(value)
+            case ast.Assign(
+                targets=[ast.Tuple(elts=[ast.Name(id="code"), *_])],
+                value=ast.Tuple(elts=[first, *_]),
+            ):
+                found |= _texts(first)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=values)):
+                if name.endswith("_CODES"):
+                    found |= {text for one in values for text in _texts(one)}
+    return found
 
 
 def test_every_reason_the_engine_gives_has_words() -> None:
-    """First texts of verdicts, and what is written as a reason by name."""
-    given: set[str] = set()
-    for path in sorted((ROOT / "hub").glob("*.py")):
-        source = path.read_text()
-        given |= {one or two for one, two in REASON_IN_CODE.findall(source)}
-        for node in ast.walk(ast.parse(source)):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-                continue
-            place = {"Verdict": 1, "_review": 1, "again": 0}
-            at = place.get(node.func.id)
-            if at is not None and len(node.args) > at:
-                given |= {
-                    one.value
-                    for one in ast.walk(node.args[at])
-                    if isinstance(one, ast.Constant) and isinstance(one.value, str)
-                }
-    assert len(given) > 30, "the search finds nothing"
+    sources = [path.read_text() for path in sorted((ROOT / "hub").glob("*.py"))]
+    given = _reasons([ast.parse(source) for source in sources])
+    given |= {code for source in sources for code in REASON_IN_CODE.findall(source)}
+    assert len(given) > 60, "the search finds nothing"
     assert given - set(words.REASONS) == set()
 
 
