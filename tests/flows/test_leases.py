@@ -458,6 +458,31 @@ def test_one_of_two_hundred_kills_its_workers(
     assert 2 <= len(deaths) <= 3, "it may have lost its worker to the other crash before"
 
 
+def test_thirty_kills_in_a_row_from_outside(
+    world: World, there: FakeRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F126: killed blindly, too, whatever is in flight. Who may die five times instead of three
+    before it is blamed (`HUB_MAX_LAPSES`) is hardly ever an innocent one.
+    """
+    world.tuning = small_tuning(margin=0.15, lease_addend=0.3, claim_depth=200, max_lapses=5)
+    crm = world.connect(there, numbers=NUMBERS | {"max_send": 0.3}, max_in_flight=100)
+    _poison(monkeypatch)
+    for n in range(200):
+        world.submit(crm, "a.create", "poison" if n == 150 else str(n), 1, FIELDS)
+    killed = 0
+    places = ("claim.committed", "mark.committed", "recv.done", "settle.before")
+    for turn in range(30):
+        if not world.moving():
+            break
+        with suppress(Crash):
+            world.drain(tuning=world.tuning, steps=Fuse(places[turn % 4], 1 + turn % 3), budget=3.0)
+        killed += 1
+    _work_on(world)
+    assert killed == 30
+    blamed = Operation.objects.exclude(state="confirmed").values_list("source_id", "state")
+    assert list(blamed) == [("poison", "review")]
+
+
 @pytest.mark.parametrize("why", ["its connection is retired", "its parent is not confirmed"])
 def test_what_lost_its_worker_and_cannot_be_taken_stops_nobody(
     world: World, there: FakeRemote, why: str
