@@ -103,6 +103,9 @@ class Write:
     """A confirmed operation must know the remote id. Default: creates."""
     look: bool | None = None
     """Whether an outcome can be looked up (`find` or `read`). Default: by the capabilities."""
+    read_back: bool = False
+    """A success is not believed before a look has seen it: for remotes that say "done" and have
+    done nothing. Needs a way to look."""
     keep_alive: bool | None = None
     """Whether a write may use a kept connection. Default: where a repeat is harmless (a, b, b′)."""
     limit_group: str = "default"

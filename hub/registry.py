@@ -191,6 +191,8 @@ def _write_problems(connector: type[Connector], write: Write) -> list[str]:
         problems.append("has a key that is not atomic, so a repeat needs max_exec.")
     if write.can_look and not (_implements(connector, "find") or _implements(connector, "read")):
         problems.append("says it can look, but neither find() nor read() is implemented.")
+    if write.read_back and not write.can_look:
+        problems.append("wants its success read back, but has no way to look.")
     if declared & FULL_STATE and write.kind is Kind.CREATE:
         problems.append("is a create: FULL_STATE would repeat it blindly.")
     assumed = write.max_exec is not None or write.key_ttl is not None

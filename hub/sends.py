@@ -279,6 +279,9 @@ def _done(given: Given, seen: Done) -> Verdict:
         return unknown(given, text)
     if action.creates and not seen.remote_ref:
         return unknown(given, "The answer names no object.", code="body_lost", breath=Breath.GOOD)
+    if action.read_back and action.can_look:
+        text = "The remote says that it is done; it is looked at before that is believed."
+        return uncertain("read_back", text, Outcome.DONE, breath=Breath.GOOD)
     if seen.echo is not Echo.MISSING:
         text = seen.note or "Done, and seen in the answer."
         return confirmed("confirmed", text, Outcome.DONE, seen)

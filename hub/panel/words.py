@@ -91,6 +91,7 @@ REASONS: Words = {
     "our_defect": _("A defect on our side; a developer must look"),
     "poison": _("Its worker died on it several times in a row"),
     "proxy_login": _("The HTTP proxy refuses our login"),
+    "read_back": _("They say it is done; it is looked at before that is believed"),
     "read_failed": _("A preparing read failed; nothing had left"),
     "no_safe_repeat": _("It may have happened, and this action offers no safe repeat any more"),
     "reference_ignored": _("Their answer lacks our reference: the field was ignored"),

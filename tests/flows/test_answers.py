@@ -555,3 +555,50 @@ def test_a_look_meets_an_action_that_has_lost_its_class(world: World) -> None:
     row = world.operation(done)
     assert (row.state, row.maybe_executed) == ("review", True), world.story(done)
     assert len(writes(remote)) == 1
+
+
+# --- a success that is none -----------------------------------------------------------------------
+
+
+def _read_back(monkeypatch: pytest.MonkeyPatch, action: str) -> None:
+    declared = TestRemoteConnector.actions[action]
+    monkeypatch.setitem(TestRemoteConnector.actions, action, replace(declared, read_back=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("lost", "end"), [(0, "confirmed"), (1, "confirmed"), (2, "review")])
+def test_a_success_is_read_back_where_the_action_demands_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, lost: int, end: str
+) -> None:
+    """F60: the remote says "created" and has created nothing: it is seen and made up for, once."""
+    _read_back(monkeypatch, "c.create")
+    there = world.fake_remote()
+    crm = world.connect(there)
+    done = world.submit(crm, "c.create", "1", 1, FIELDS)
+    reference = world.operation(done).reference
+    for _ in range(lost):
+        ghost = {"id": "T-ghost", "reference": reference, "version": "1"}
+        there.order("answer", "POST", when="before", status=201, body=ghost)
+    world.settle(30)
+    row = world.operation(done)
+    assert row.state == end, world.story(done)
+    assert row.remote_ref != "T-ghost"
+    assert [effect.remote_id for effect in there.effects("acme")] == [row.remote_ref] * (lost < 2)
+    assert len(writes(there)) == min(lost + 1, 2)
+    assert any(one.method == "GET" for one in there.log)
+
+
+def test_a_change_is_read_back_where_the_action_demands_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F60: the same of an update: it is repeated until it is really there."""
+    _read_back(monkeypatch, "bp.update")
+    there = world.fake_remote()
+    crm = world.connect(there)
+    made = world.submit(crm, "bp.create", "1", 1, FIELDS)
+    world.settle()
+    ref = world.operation(made).remote_ref
+    there.order("answer", "PUT", when="before", status=200, body={"id": ref, "version": "2"})
+    changed = world.submit(crm, "bp.update", "1", 2, FIELDS | {"name": "Other"})
+    world.settle(30)
+    assert world.state(changed) == "confirmed", world.story(changed)
+    assert there.things("acme")[ref].fields["name"] == "Other"
