@@ -8,6 +8,7 @@ import json
 import logging
 from typing import Any
 
+from django.core.cache import cache
 from django.db import DatabaseError
 from django.http import HttpRequest, JsonResponse
 from django.urls import path
@@ -20,6 +21,7 @@ from hub import health
 log = logging.getLogger("hub.health")
 MAX_ECHO = 4096
 """Bytes of a probe's body at most."""
+READY = "hub.health.ready"
 
 
 @never_cache
@@ -32,15 +34,24 @@ def live(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_GET
 def ready(request: HttpRequest) -> JsonResponse:
-    """200 when requests can be served, else 503 with what is missing."""
-    try:
-        problems = health.not_ready()
-    except DatabaseError as error:
-        log.warning("not ready: %s: %s", type(error).__name__, error)
-        problems = ["the database cannot be reached or written"]
+    """200 when requests can be served, else 503 with what is missing. True for a second: anybody
+    may ask, and the answer costs a write.
+    """
+    problems = cache.get(READY)
+    if problems is None:
+        problems = _not_ready()
+        cache.set(READY, problems, 1.0)
     return JsonResponse(
         {"ready": not problems, "problems": problems}, status=503 if problems else 200
     )
+
+
+def _not_ready() -> list[str]:
+    try:
+        return health.not_ready()
+    except DatabaseError as error:
+        log.warning("not ready: %s: %s", type(error).__name__, error)
+        return ["the database cannot be reached or written"]
 
 
 @never_cache

@@ -87,7 +87,7 @@ def before_the_marker(given: Given, seen: Seen) -> Verdict:
             text = "Given back before anything left."
             return _back(facts, "given_back", text, Outcome.GIVEN_BACK, costs_attempt=False)
         case Unanswered(kind=FailureKind.ADDRESS | FailureKind.LOCAL as kind):
-            return _fault_of_ours(facts, seen.text, kind)
+            return _fault_of_ours(facts, seen, kind)
         case Unanswered(kind=FailureKind.CERTIFICATE | FailureKind.PROXY_AUTH as kind):
             return _shut_out(given, seen.text, kind)
         case Unanswered(kind=FailureKind.OTHER) if facts.attempts >= FORESEEN_BY_NOBODY:
@@ -203,11 +203,12 @@ def _shut_out(given: Given, text: str, kind: FailureKind) -> Verdict:
     )
 
 
-def _fault_of_ours(facts: Facts, text: str, kind: FailureKind) -> Verdict:
+def _fault_of_ours(facts: Facts, seen: Unanswered, kind: FailureKind) -> Verdict:
     """A fault on our side that repeating cannot cure (row 5; row 6 when in doubt)."""
+    code, outcome = _FAULT_CODES[kind], Outcome.NOTHING_LEFT
     if facts.doubt:
-        return review(facts, _FAULT_CODES[kind], text, Outcome.NOTHING_LEFT)
-    return failed(_FAULT_CODES[kind], text, Outcome.NOTHING_LEFT)
+        return review(facts, code, seen.text, outcome, status=seen.status)
+    return failed(code, seen.text, outcome, status=seen.status)
 
 
 def _seen_too_often(facts: Facts, text: str) -> Verdict:
@@ -327,7 +328,7 @@ def _nothing_left(given: Given, seen: Unanswered) -> Verdict:
             text = f"Nothing left: {seen.text}"
             return _back(facts, "given_back", text, Outcome.NOTHING_LEFT, costs_attempt=False)
         case FailureKind.ADDRESS | FailureKind.LOCAL as kind:
-            return _fault_of_ours(facts, seen.text, kind)
+            return _fault_of_ours(facts, seen, kind)
         case FailureKind.CERTIFICATE | FailureKind.PROXY_AUTH as kind:
             return _shut_out(given, seen.text, kind)
         case FailureKind.OTHER if facts.attempts >= FORESEEN_BY_NOBODY:

@@ -15,7 +15,7 @@ import pytest
 
 from hub import gate
 from hub.contract import Write
-from hub.models import Candidate, Connection, Gate, Operation, ReviewCase
+from hub.models import Attempt, Candidate, Connection, Gate, Operation, ReviewCase
 from hub.models.gate import PauseKind
 from hub.outbox import Submitted
 from hub.sql import database_now
@@ -108,6 +108,9 @@ def test_a_sample_of_the_statuses(world: World, executed: bool) -> None:
         assert (first_outcome(world, one), world.state(one)) == (outcome, end), (
             f"{status}: {world.story(one)}"
         )
+        [*_, last] = Attempt.objects.filter(operation_id=one.operation_id, purpose="send")
+        if end in ("failed", "review") and not executed:
+            assert last.status == status, world.story(one)
     assert len(made(remote)) == len(set(made(remote)))
     assert not any(one.account == "other" for one in remote.log), "a redirect was followed"
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.db import DatabaseError
 from django.utils import timezone
 
@@ -184,6 +185,29 @@ def test_exchange_is_unwell_until_something_went_the_whole_way(client):
 def test_exchange_is_unwell_after_three_minutes(client):
     _confirmed(181)
     assert client.get("/health/exchange").status_code == 503
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known():
+    """What one test found out is no other's."""
+    cache.clear()
+
+
+def test_ready_is_asked_of_the_database_once_a_second(client, monkeypatch):
+    """Anybody may ask, as often as they like; each look is a write."""
+    asked: list[int] = []
+
+    def not_ready() -> list[str]:
+        asked.append(1)
+        return []
+
+    monkeypatch.setattr("hub.health.not_ready", not_ready)
+    for _ in range(20):
+        assert client.get("/health/ready").status_code == 200
+    assert len(asked) == 1
+    cache.clear()  # as after the second
+    client.get("/health/ready")
+    assert len(asked) == 2
 
 
 def test_ready_when_database_and_keys_are_as_they_should_be(client):
