@@ -170,13 +170,15 @@ class DecisionFilter(admin.SimpleListFilter):
 
 @admin.register(Decision)
 class DecisionAdmin(ReadOnlyAdmin):
-    list_display = ("id", "at", "shown_action", "story", "by_name", "reason", "done", "result")
+    list_display = (
+        "id", "at", "shown_action", "story", "by_name", "reason", "done", "shown_result",
+    )  # fmt: skip
     list_filter = (DecisionFilter, "done")
     fields = (
-        "at", "shown_action", "story", "by_name", "reason", "done", "result", "seen_state",
+        "at", "shown_action", "story", "by_name", "reason", "done", "shown_result", "seen_state",
         "seen_token", "remote_ref",
     )  # fmt: skip
-    readonly_fields = ("story", "shown_action")
+    readonly_fields = ("story", "shown_action", "shown_result")
 
     @admin.display(description=_("operation"))
     def story(self, row: Decision) -> SafeString | str:
@@ -185,3 +187,8 @@ class DecisionAdmin(ReadOnlyAdmin):
     @admin.display(description=_("decision"))
     def shown_action(self, row: Decision) -> str:
         return words.decision(row.action)
+
+    @admin.display(description=_("result"))
+    def shown_result(self, row: Decision) -> str:
+        """In the reader's language; a refusal was worded in that of whoever met it."""
+        return (row.done and words.decided(row.action, row.remote_ref)) or row.result

@@ -553,11 +553,10 @@ def test_what_the_engine_wrote_is_marked_as_english_on_a_spanish_page(client: Cl
             assert sentence in english
             assert f'<span lang="en">{sentence}' not in english
     # What a decision came to was stored in the language of whoever decided.
-    text = client.get(
-        f"/admin/operations/{row.pk}/", headers={"accept-language": "es"}
-    ).content.decode()
-    assert "It is looked up at once." not in text
-    assert "Se consulta de inmediato." in text
+    for address in (f"/admin/operations/{row.pk}/", "/admin/hub/decision/"):
+        text = client.get(address, headers={"accept-language": "es"}).content.decode()
+        assert "It is looked up at once." not in text
+        assert "Se consulta de inmediato." in text
 
 
 @pytest.mark.django_db
