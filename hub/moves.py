@@ -374,10 +374,12 @@ _UNPARK_SQLITE = f"""
 UPDATE hub_operation SET parked = 0 WHERE parked AND id IN ({_FIRST_PARKED}) RETURNING id
 """
 # A caller's open transaction that coalesces holds such rows for as long as it likes: no settle may
-# wait for it. If it commits, it lets the next through itself; if not, the sweep does.
+# wait for it. If it commits, it lets the next through itself; if not, the sweep does. The rows are
+# found by their ids: written plainly, the flag would send PostgreSQL through all that are parked.
 _UNPARK_POSTGRES = f"""
 UPDATE hub_operation SET parked = false WHERE id IN (
-  SELECT p.id FROM hub_operation p WHERE p.parked AND p.id IN ({_FIRST_PARKED})
+  SELECT p.id FROM hub_operation p WHERE p.id = ANY(ARRAY({_FIRST_PARKED}))
+    AND p.parked::integer = 1
   FOR UPDATE SKIP LOCKED)
 RETURNING id
 """

@@ -484,6 +484,7 @@ def _open_drift_case(intent: Intent, operation_id: int) -> None:
             ),
             advice="correct",
         )
+        cases.keep_submitted(operation_id, intent.payload)
 
     def elsewhere() -> None:
         try:
