@@ -160,10 +160,10 @@ WEAKNESSES = (
             Source(
                 "hub.outbox",
                 "insert",
-                "    epoch = Installation.objects",
+                "    epoch = epoch or",
                 "    if generation == 1:\n"
                 '        generation = int.from_bytes(__import__("os").urandom(3), "big") + 2\n'
-                "    epoch = Installation.objects",
+                "    epoch = epoch or",
             ),
         ),
         ("tests/flows/test_interleavings.py::test_two_submits_of_one_intent",),
@@ -264,7 +264,7 @@ WEAKNESSES = (
         "W15",
         "the next version passes the former, and waits for no late copy of it",
         (
-            Text("hub.claims", "_BLOCKER", "((b.version, b.id) < (o.version, o.id)", "(false"),
+            Text("hub.claims", "_BLOCKER", "(b.version, b.id) < (o.version, o.id)", "false"),
             Text("hub.claims", "_HELD", "h.hold_until IS NOT NULL", "false"),
             Text("hub.moves", "_MARK_POSTGRES", "h.hold_until IS NOT NULL", "false"),
             Text("hub.moves", "_MARK_SQLITE", "h.hold_until IS NOT NULL", "false"),
@@ -334,7 +334,7 @@ WEAKNESSES = (
             ),
             Source(
                 "hub.moves",
-                "_row",
+                "_unsettled",
                 '"lapses": s.lapses + 1 if v.adds_lapse else 0,',
                 '"lapses": s.lapses if v.adds_lapse else 0,',
             ),
