@@ -14,7 +14,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from hub.models import Bucket, Connection, Gate
+from hub.models import Bucket, Connection, Gate, Installation
 from hub.models.gate import Breaker, PauseKind
 from hub.remote import RateLimit
 from hub.sql import database_now, is_postgres, moment, rows, stamp
@@ -32,46 +32,81 @@ class Lane:
     opened_at: datetime | None = None
     """When the gate last opened, read with the lane: ages count from here, from the first claim on
     (protocol §11)."""
+    lapsed: bool = False
+    """Something due has lost its worker before."""
 
 
-_LANES = """
-SELECT g.connection_id, g.breaker, g.failures,
+@dataclass(frozen=True, slots=True)
+class Open:
+    """What a claim begins with, as of one moment."""
+
+    lanes: list[Lane]
+    epoch: int
+    clock_jumped_at: datetime | None
+    """When the database's clock last made a step (A4)."""
+
+
+_OPEN = """
+SELECT i.epoch, i.clock_jumped_at, l.* FROM hub_installation i LEFT JOIN (
+SELECT g.connection_id, g.breaker, g.failures, g.opened_at,
   EXISTS (SELECT 1 FROM hub_operation o WHERE o.connection_id = g.connection_id AND o.state IN
   ('pending', 'retry')
     AND NOT o.parked AND o.next_at <= {now}) AS sends,
   EXISTS (SELECT 1 FROM hub_operation o WHERE o.connection_id = g.connection_id
     AND o.state IN ('uncertain', 'accepted') AND o.next_at <= {now} AND o.lease_until IS NULL) AS
-    looks, g.opened_at
+    looks,
+  EXISTS (SELECT 1 FROM hub_operation o WHERE o.lapses > 0 AND o.next_at <= {now}
+    AND o.connection_id = g.connection_id AND o.lease_until IS NULL AND NOT o.parked
+    AND o.state IN ('pending', 'retry', 'uncertain', 'accepted')) AS lapsed
 FROM hub_gate g JOIN hub_connection k ON k.id = g.connection_id
 WHERE k.retired_at IS NULL
   AND (g.paused_at IS NULL OR g.paused_until <= {now})
   AND (g.throttled_until IS NULL OR g.throttled_until <= {now})
   AND (g.breaker = 'closed' OR g.breaker_until <= {now})
+) l ON 1 = 1 WHERE i.id = 1
 """
 
 
-def lanes(now: datetime | None = None) -> list[Lane]:
-    """The connections that have due work and an open gate."""
+def opened(now: datetime | None = None) -> Open:
+    """The connections that have due work and an open gate, and what else a claim must know; one
+    statement, for each costs the drain a wait.
+    """
     if is_postgres():
-        found = rows(_LANES.format(now="clock_timestamp()"))
+        found = rows(_OPEN.format(now="clock_timestamp()"))
     else:
-        found = rows(_LANES.format(now="%(now)s"), {"now": stamp(now or timezone.now())})
-    return [
+        found = rows(_OPEN.format(now="%(now)s"), {"now": stamp(now or timezone.now())})
+    if not found:
+        raise Installation.DoesNotExist("there is no installation row")
+    lanes = [
         Lane(
-            row[0],
-            sends=bool(row[3]),
-            looks=bool(row[4]),
-            probe=row[1] != Breaker.CLOSED,
-            failures=row[2],
-            opened_at=moment(row[5]),
+            connection_id,
+            sends=bool(sends),
+            looks=bool(looks),
+            probe=breaker != Breaker.CLOSED,
+            failures=failures,
+            opened_at=moment(opened_at),
+            lapsed=bool(lapsed),
         )
-        for row in found
-        if row[3] or row[4]
+        for _, _, connection_id, breaker, failures, opened_at, sends, looks, lapsed in found
+        if connection_id is not None and (sends or looks)
     ]
+    return Open(lanes, found[0][0], moment(found[0][1]))
 
 
 # --- tokens
 # -----------------------------------------------------------------------------------------
+
+
+# The clock as of the lock: had the row been changed while we waited for it, all of this is
+# evaluated anew; had it not, then nothing was taken meanwhile.
+_LOCK_POSTGRES = """
+SELECT level, refreshed_at, rate, burst, slowed_until, clock_timestamp() FROM hub_bucket
+WHERE scope = %s AND "group" = %s FOR UPDATE
+"""
+_READ_SQLITE = """
+SELECT level, refreshed_at, rate, burst, slowed_until, NULL FROM hub_bucket
+WHERE scope = %s AND "group" = %s
+"""
 
 
 class Tokens:
@@ -102,45 +137,46 @@ class Tokens:
         """Write what was taken."""
         for (scope, group), taken in sorted(self._taken.items()):
             if taken:
-                Bucket.objects.filter(scope=scope, group=group).update(
-                    level=self._levels[scope, group] - taken, refreshed_at=self._now
+                rows(
+                    "UPDATE hub_bucket SET level = %s, refreshed_at = %s WHERE scope = %s "
+                    'AND "group" = %s RETURNING 1',
+                    [self._levels[scope, group] - taken, stamp(self._now), scope, group],
                 )
 
     def _lock(self, limit: RateLimit) -> float:
-        query = Bucket.objects.filter(scope=limit.scope, group=limit.group)
-        if is_postgres():
-            query = query.select_for_update()
-        bucket = query.first()
-        if bucket is None:
-            self._now = self._now or database_now()
-            with transaction.atomic():
-                Bucket.objects.bulk_create(
-                    [
-                        Bucket(
-                            scope=limit.scope,
-                            group=limit.group,
-                            rate=limit.rate,
-                            burst=limit.burst,
-                            level=limit.burst,
-                            refreshed_at=self._now,
-                        )
-                    ],
-                    ignore_conflicts=True,
-                )
-            bucket = query.get()
-        # Read after the lock: a clock read before a wait for it would refill what others have
-        # taken.
-        if is_postgres() or self._now is None:
-            self._now = database_now()
-        rate = (
-            limit.rate / 2
-            if bucket.slowed_until and bucket.slowed_until > self._now
-            else limit.rate
-        )
-        gone = max(0.0, (self._now - bucket.refreshed_at).total_seconds())
-        if bucket.rate != limit.rate or bucket.burst != limit.burst:
-            Bucket.objects.filter(pk=bucket.pk).update(rate=limit.rate, burst=limit.burst)
-        return min(limit.burst, bucket.level + gone * rate)
+        postgres = is_postgres()
+        sql = _LOCK_POSTGRES if postgres else _READ_SQLITE
+        found = rows(sql, [limit.scope, limit.group])
+        if not found:
+            self._make(limit)
+            found = rows(sql, [limit.scope, limit.group])
+        level, refreshed_at, rate, burst, slowed_until, read_at = found[0]
+        self._now = read_at if postgres else self._now or database_now()
+        slowed = moment(slowed_until)
+        if rate != limit.rate or burst != limit.burst:
+            Bucket.objects.filter(scope=limit.scope, group=limit.group).update(
+                rate=limit.rate, burst=limit.burst
+            )
+        refill = limit.rate / 2 if slowed is not None and slowed > self._now else limit.rate
+        since = moment(refreshed_at)
+        gone = 0.0 if since is None else max(0.0, (self._now - since).total_seconds())
+        return min(limit.burst, level + gone * refill)
+
+    def _make(self, limit: RateLimit) -> None:
+        with transaction.atomic():
+            Bucket.objects.bulk_create(
+                [
+                    Bucket(
+                        scope=limit.scope,
+                        group=limit.group,
+                        rate=limit.rate,
+                        burst=limit.burst,
+                        level=limit.burst,
+                        refreshed_at=self._now or database_now(),
+                    )
+                ],
+                ignore_conflicts=True,
+            )
 
 
 def take_tokens(

@@ -57,7 +57,7 @@ def forget_drains(older: float, *, now: datetime | None = None) -> int:
 
 
 def _open_gates(now: datetime) -> QuerySet[Gate]:
-    """The gates work may go through now, as `hub.gate.lanes` sees them."""
+    """The gates work may go through now, as `hub.gate.opened` sees them."""
     return Gate.objects.filter(
         Q(paused_at__isnull=True) | Q(paused_until__lte=now),
         Q(throttled_until__isnull=True) | Q(throttled_until__lte=now),

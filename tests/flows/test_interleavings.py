@@ -629,7 +629,7 @@ def test_a_pause_meets_markers(stage: Stage) -> None:
         state = Operation.objects.get(connection=where).state
         assert state == ("confirmed" if a.marked else "pending"), meeting
         seen[state] += 1
-        assert where.pk not in {one.connection_id for one in gate.lanes()}
+        assert where.pk not in {one.connection_id for one in gate.opened().lanes}
     assert set(seen) == {"confirmed", "pending"}
 
 

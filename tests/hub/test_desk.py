@@ -31,7 +31,7 @@ def test_an_error_of_the_database_in_the_loop_of_the_thread(
     """F77: whatever statement fails, the thread goes on and tries again later."""
     remote = world.fake_remote()
     done = world.submit(world.connect(remote), "c.create", "1", 1, FIELDS)
-    real, failures = gate.lanes, [0]
+    real, failures = gate.opened, [0]
 
     def failing(*given: object) -> object:
         failures[0] += 1
@@ -39,7 +39,7 @@ def test_an_error_of_the_database_in_the_loop_of_the_thread(
             raise OperationalError("the server closed the connection unexpectedly")
         return real(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(gate, "lanes", failing)
+    monkeypatch.setattr(gate, "opened", failing)
     world.settle()
     assert failures[0] > 3
     assert world.state(done) == "confirmed"

@@ -12,19 +12,27 @@ from django.db import transaction
 
 from hub import gate
 from hub.gate import Tokens
-from hub.models import Bucket, Connection, Gate
+from hub.models import Bucket, Connection, Gate, Installation
 from hub.models.gate import Breaker, PauseKind
 from hub.remote import RateLimit
 from hub.sql import database_now
 from tests.hub import rows
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _installed(db: None) -> None:
+    Installation.objects.get_or_create(pk=1)
+
+
 LIMIT = RateLimit("host:443", "default", rate=1.0, burst=5)
 
 
 @pytest.fixture(autouse=True)
 def _integration(monkeypatch: pytest.MonkeyPatch) -> None:
     rows.install(monkeypatch)
+    Installation.objects.get_or_create(pk=1)
 
 
 @pytest.fixture
@@ -37,7 +45,7 @@ def _gate(where: Connection) -> Gate:
 
 
 def _lanes() -> dict[int, gate.Lane]:
-    return {one.connection_id: one for one in gate.lanes(database_now())}
+    return {one.connection_id: one for one in gate.opened(database_now()).lanes}
 
 
 # --- lanes ----------------------------------------------------------------------------------------
