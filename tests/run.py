@@ -128,6 +128,8 @@ def run_part(
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     environment |= {"HUB_TEST_HOME": str(home), "HUB_TEST_REPORT": str(report)}
     environment.pop("HUB_TEST_DATABASE_URL", None)
+    # Some hundred processes load the same code: who compiles it keeps it for the others.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if url is not None:
         environment["HUB_TEST_DATABASE_URL"] = url
     markers = f"({part.markers}) and ({marker})" if marker else part.markers
