@@ -13,6 +13,8 @@ from urllib.parse import quote
 import hypothesis
 import pytest
 
+from tests import emptying
+
 ROOT = Path(__file__).resolve().parent.parent
 REPORT_VARIABLE = "HUB_TEST_REPORT"
 _DATABASE_FIXTURES = {
@@ -109,6 +111,16 @@ def _quick_passwords(request: pytest.FixtureRequest) -> None:
     from django.conf import settings
 
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+    """The test database: left as it was found by tests that commit, and ready for their clock."""
+    from tests.harness import clock
+
+    with django_db_blocker.unblock():
+        clock.prepare_database()
+        emptying.install()
 
 
 @pytest.fixture

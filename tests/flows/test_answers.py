@@ -4,7 +4,6 @@ leads to: a second effect.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +23,7 @@ from tests.harness.remote import FakeRemote
 from tests.harness.world import World, small_tuning
 
 FIELDS = {"name": "Ann"}
-PATIENT = small_tuning(breaker_threshold=10_000, margin=1.5, lease_addend=6.0)
+PATIENT = small_tuning(breaker_threshold=10_000)
 
 
 def reference(world: World, done: Submitted) -> str:
@@ -88,8 +87,7 @@ def test_a_sample_of_the_statuses(world: World, executed: bool) -> None:
     its whole connection; its time is short here.
     """
     remote = world.fake_remote()
-    # Long deadlines: a busy machine must not bring time-outs of its own.
-    connection = world.connect(remote, numbers={"max_send": 5.0}, max_in_flight=8)
+    connection = world.connect(remote, max_in_flight=8)
     done: dict[tuple[int, str], Submitted] = {}
     for status, (outcome, *_) in STATUSES.items():
         if executed and outcome != "U":
@@ -101,7 +99,7 @@ def test_a_sample_of_the_statuses(world: World, executed: bool) -> None:
                 "answer", "POST", status=status, when="after" if executed else "before",
                 reference=reference(world, one), headers={"location": remote.base_url("other")},
             )  # fmt: skip
-    world.settle(60, tuning=PATIENT)
+    world.settle(tuning=PATIENT)
     for (status, action), one in done.items():
         outcome, *ends = STATUSES[status]
         end = ends[("a.note", "c.create", "d.note").index(action)]
@@ -158,7 +156,7 @@ def test_the_forms_of_retry_after(world: World) -> None:
             headers={"retry-after": value},
         )  # fmt: skip
     began = database_now()
-    world.drain(budget=0.8)
+    world.drain()
     ended = database_now()
     for text, (connection, one) in done.items():
         least, most = WAITS[text]
@@ -184,9 +182,9 @@ def test_nothing_of_the_connection_is_sent_before_its_time(world: World) -> None
     remote.order("answer", "POST", status=429, when="before", times=3,
                  headers={"retry-after": "1"})  # fmt: skip
     world.submit(connection, "d.note", "0", 1, FIELDS)
-    world.drain(budget=0.4, until_idle=False)
+    world.drain()
     done = [world.submit(connection, "d.note", str(n), 1, FIELDS) for n in range(1, 4)]
-    world.settle(30)
+    world.settle()
     assert world.states() == {"confirmed": 4}
     assert max(world.operation(one).attempts for one in done) <= 1
     times = remote.requests("acme")
@@ -258,7 +256,8 @@ def _of(world: World, source_id: str) -> str:
 def test_a_repeat_that_falls_due_after_the_keys_life(world: World, action: str) -> None:
     """F52, W27: it is not sent: looked up where that is possible, else to a person."""
     remote = world.fake_remote()
-    connection = world.connect(remote, numbers={"key_ttl": 3.2})
+    life = 100.0
+    connection = world.connect(remote, numbers={"key_ttl": life})
     done = world.submit(connection, action, "1", 1, FIELDS)
     remote.order("drop", "POST")
 
@@ -266,8 +265,8 @@ def test_a_repeat_that_falls_due_after_the_keys_life(world: World, action: str) 
         if name == "settle.committed":
             gate.pause(connection.pk, PauseKind.PERSON, "until the key is dead", by="test")
 
-    world.drain(steps=steps, budget=1.0)
-    time.sleep(max(0.0, 2.2 - (time.time() - remote.requests("acme")[0])))
+    world.drain(steps=steps)
+    world.pass_time(life)
     gate.resume(connection.pk)
     world.settle()
     row = world.operation(done)
@@ -383,7 +382,7 @@ def test_401_for_good(world: World) -> None:
     remote.order("answer", status=401, body={"error": "BAD_TOKEN"}, when="before", times=-1)
     for number in range(300):
         world.submit(connection, "d.note", str(number), 1, FIELDS)
-    world.drain(budget=5.0)
+    world.drain()
     assert len(writes(remote)) <= 10
     assert ReviewCase.objects.filter(subject="connection", closed_at=None).count() == 1
     assert ReviewCase.objects.count() == 1
@@ -395,7 +394,7 @@ def test_401_for_good(world: World) -> None:
     refused = len(writes(remote))
     remote.clear()
     gate.resume(connection.pk)
-    world.settle(60)
+    world.settle()
     assert world.states() == {"confirmed": 300}
     assert len(writes(remote)) == 300 + refused
 
@@ -432,6 +431,7 @@ def test_conflicts(world: World) -> None:
 
 def test_an_index_that_lags(world: World) -> None:
     """F62, W5: no repeat in between; found when it shows; one effect."""
+    world.real_time()
     stand_in = world.stand_in()
     connection = world.connect(stand_in, numbers={"max_exec": 0.3, "index_lag": 1.2})
     done = world.submit(connection)
@@ -445,6 +445,7 @@ def test_an_index_that_lags(world: World) -> None:
 
 def test_an_index_that_lags_longer_than_declared(world: World) -> None:
     """F63: a breach of A3 no client can see in time: two objects, and the row says what it did."""
+    world.real_time()
     stand_in = world.stand_in()
     connection = world.connect(stand_in, numbers={"max_exec": 0.2, "index_lag": 0.1})
     done = world.submit(connection)
@@ -474,7 +475,7 @@ def test_a_look_that_fails_is_no_absence(world: World) -> None:
         done.append(one)
         remote.order("drop", "POST", reference=reference(world, one))
         remote.order(fault, "GET", times=4, reference=reference(world, one), **more)
-    world.settle(40, tuning=PATIENT)
+    world.settle(tuning=PATIENT)
     for one, (fault, more) in zip(done, faults, strict=True):
         assert world.state(one) == "confirmed", f"{fault} {more}: {world.story(one)}"
         assert world.operation(one).repeats == 0
@@ -581,7 +582,7 @@ def test_a_success_is_read_back_where_the_action_demands_it(
     for _ in range(lost):
         ghost = {"id": "T-ghost", "reference": reference, "version": "1"}
         there.order("answer", "POST", when="before", status=201, body=ghost)
-    world.settle(30)
+    world.settle()
     row = world.operation(done)
     assert row.state == end, world.story(done)
     assert row.remote_ref != "T-ghost"
@@ -602,6 +603,6 @@ def test_a_change_is_read_back_where_the_action_demands_it(
     ref = world.operation(made).remote_ref
     there.order("answer", "PUT", when="before", status=200, body={"id": ref, "version": "2"})
     changed = world.submit(crm, "bp.update", "1", 2, FIELDS | {"name": "Other"})
-    world.settle(30)
+    world.settle()
     assert world.state(changed) == "confirmed", world.story(changed)
     assert there.things("acme")[ref].fields["name"] == "Other"

@@ -74,9 +74,9 @@ class Session:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self.do(self._introduce)
-        assert self.done.wait(10)
+        assert self.done.wait(60)
         self.do(COMMIT)
-        assert self.done.wait(10)
+        assert self.done.wait(60)
 
     def do(self, step: Step) -> None:
         """Begin a step; `done` tells its end."""
@@ -86,7 +86,7 @@ class Session:
     def close(self) -> None:
         """End the thread."""
         self.orders.put(None)
-        self._thread.join(10)
+        self._thread.join(60)
 
     def _introduce(self) -> None:
         self.pid = rows("SELECT pg_backend_pid()")[0][0]
@@ -157,7 +157,7 @@ class Stage:
         for who in order:
             owed[who] += 1
             self._go_on(left, owed, waiting, meeting)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while waiting or any(owed):
             self._go_on(left, owed, waiting, meeting)
             assert time.monotonic() < end, f"order {order}: {waiting} never came to its end"
@@ -194,7 +194,7 @@ class Stage:
     def _through(self, who: int) -> bool:
         """Wait until a session's step has ended (True) or waits for another session (False)."""
         session = self.sessions[who]
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not session.done.wait(0.004):
             blockers = rows("SELECT pg_blocking_pids(%s)", [session.pid])[0][0]
             if {one.pid for one in self.sessions} & set(blockers):

@@ -21,32 +21,31 @@ from hub.delivery import Drain
 from hub.models import Candidate, Dependency, Evidence, Operation, ReviewCase
 from hub.models.gate import PauseKind
 from hub.sql import database_now
-from hub.sweep import Sweeper
 from tests.harness.classes import TestRemoteConnector
 from tests.harness.crashing import Crash, Fuse
 from tests.harness.remote import FakeRemote
 from tests.harness.world import World, small_tuning
 
 FIELDS = {"name": "Ann"}
-NUMBERS = {"max_send": 1.0, "max_exec": 0.3, "index_lag": 0.1}
-QUICK: dict[str, Any] = {"margin": 0.15, "lease_addend": 0.8}
 CREATES = ["a.create", "al.create", "b.create", "c.create", "d.create"]
 
 
 class Frozen:
     """A drain that freezes at the first time of a step, with all its threads, until `thaw()`."""
 
-    def __init__(self, step: str) -> None:
+    def __init__(self, world: World, step: str) -> None:
         self.step = step
         self.reached = threading.Event()
         self.thawed = threading.Event()
         self.settled = -1
         # A sweep of its own would freeze inside its transaction, which no test here is about.
-        tuning = small_tuning(**QUICK, sweep_every=600.0)
-        self.drain = Drain(tuning=tuning, budget=30.0, until_idle=True, steps=self, name="frozen")
+        tuning = small_tuning(sweep_every=86_400.0)
+        self.drain = world.worker(
+            tuning=tuning, budget=86_400.0, until_idle=True, steps=self, name="frozen"
+        )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self.reached.wait(10), f"the drain never came to {step}"
+        assert self.reached.wait(60), f"the drain never came to {step}"
 
     def __call__(self, name: str) -> None:
         if name == self.step:
@@ -60,13 +59,12 @@ class Frozen:
     def thaw(self) -> None:
         """Let it go on, and wait for its end."""
         self.thawed.set()
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 
 @pytest.fixture
 def there(world: World) -> FakeRemote:
-    world.tuning = small_tuning(**QUICK)
     return world.fake_remote()
 
 
@@ -86,10 +84,10 @@ def test_a_zombie_before_its_marker(world: World, there: FakeRemote, action: str
     """F15: frozen after its claim; another completes; the first gets no marker and sends
     nothing.
     """
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     done = world.submit(crm, action, "1", 1, FIELDS)
-    frozen = Frozen("prepare.guarded")
-    world.settle(tuning=world.tuning)
+    frozen = Frozen(world, "prepare.guarded")
+    world.settle()
     assert world.state(done) == "confirmed", world.story(done)
     before = Operation.objects.values().get(pk=done.operation_id)
     frozen.thaw()
@@ -105,14 +103,14 @@ def test_a_zombie_with_its_marker_that_wakes_early(
     """F16, within its lease but past the margin: the guard aborts, no byte leaves, no attempt is
     spent; it goes out afterwards.
     """
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     done = world.submit(crm, action, "1", 1, FIELDS)
-    frozen = Frozen(step)
+    frozen = Frozen(world, step)
     assert world.state(done) == "sent"
-    time.sleep(QUICK["margin"] + 0.1)
+    world.pass_time(world.tuning.margin + 0.1)
     assert _writes(there) == 0
     frozen.thaw()
-    world.settle(tuning=world.tuning)
+    world.settle()
     row = world.operation(done)
     assert (row.state, row.attempts) == ("confirmed", 1), world.story(done)
     first = row.attempt_set.order_by("token")[0]
@@ -126,10 +124,10 @@ def test_a_zombie_with_its_marker_that_wakes_late(
     world: World, there: FakeRemote, action: str, step: str
 ) -> None:
     """F16, after its lease: others resolve it by what its class offers; it sends nothing."""
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     done = world.submit(crm, action, "1", 1, FIELDS)
-    frozen = Frozen(step)
-    world.settle(tuning=world.tuning)
+    frozen = Frozen(world, step)
+    world.settle()
     expected = "review" if action == "d.create" else "confirmed"
     assert world.state(done) == expected, world.story(done)
     before = Operation.objects.values().get(pk=done.operation_id)
@@ -144,10 +142,10 @@ def test_a_zombie_with_an_answer_in_its_hands(world: World, there: FakeRemote, a
     """F17: resolved meanwhile with the same object, its answer is evidence and changes nothing; in
     review it is something to choose.
     """
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     done = world.submit(crm, action, "1", 1, FIELDS)
-    frozen = Frozen("recv.done")
-    world.settle(tuning=world.tuning)
+    frozen = Frozen(world, "recv.done")
+    world.settle()
     expected = "review" if action == "d.create" else "confirmed"
     assert world.state(done) == expected, world.story(done)
     before = Operation.objects.values().get(pk=done.operation_id)
@@ -164,11 +162,11 @@ def test_a_zombie_with_an_answer_in_its_hands(world: World, there: FakeRemote, a
 def test_a_zombie_whose_answer_names_another_object(world: World, there: FakeRemote) -> None:
     """F17: a duplicate that no client could see in time is a case, and none is deleted."""
     world.allow("I1", "the search hid the object for longer than declared (A3)")
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     done = world.submit(crm, "c.create", "1", 1, FIELDS)
     there.order("lag", "POST", seconds=3600.0)
-    frozen = Frozen("recv.done")
-    world.settle(tuning=world.tuning)
+    frozen = Frozen(world, "recv.done")
+    world.settle()
     assert world.state(done) == "confirmed", world.story(done)
     frozen.thaw()
     case = ReviewCase.objects.get(subject="duplicate")
@@ -184,15 +182,15 @@ def test_a_zombie_with_an_error_cannot_reschedule(
     world: World, there: FakeRemote, status: int, code: str
 ) -> None:
     """F18, W3: no row; the state stays, and nothing is sent again."""
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     done = world.submit(crm, "c.create", "1", 1, FIELDS)
     there.order("answer", "POST", when="before", status=status, body={"error": code})
-    frozen = Frozen("recv.done")
-    world.settle(tuning=world.tuning)
+    frozen = Frozen(world, "recv.done")
+    world.settle()
     assert world.state(done) == "confirmed", world.story(done)
     before = Operation.objects.values().get(pk=done.operation_id)
     frozen.thaw()
-    world.settle(tuning=world.tuning)
+    world.settle()
     assert Operation.objects.values().get(pk=done.operation_id) == before
     assert len(_late(world, done)) == 1
 
@@ -201,26 +199,25 @@ def test_a_late_answer_takes_a_waiting_repeat_back(world: World, there: FakeRemo
     """F120, W32: absence was trusted and the repeat is due; then the first answer comes: it is
     looked for, and not repeated.
     """
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     done = world.submit(crm, "c.create", "1", 1, FIELDS)
-    there.order("lag", "POST", seconds=3.0)
-    frozen = Frozen("recv.done")
+    lag = 300.0
+    there.order("lag", "POST", seconds=lag)
+    frozen = Frozen(world, "recv.done")
 
     def halt(name: str) -> None:
         if name == "settle.committed" and world.state(done) == "retry":
             gate.pause(crm.pk, PauseKind.PERSON, "before the repeat", by="test")
 
-    world.wait_for(
-        lambda: (world.drain(tuning=world.tuning, steps=halt), world.state(done) == "retry")[1],
-        saying="trusting the absence",
-    )
+    world.drain_until(lambda: world.state(done) == "retry", steps=halt)
     assert not world.operation(done).maybe_executed
     frozen.thaw()
     after = world.operation(done)
     assert (after.state, after.maybe_executed) == ("uncertain", True), world.story(done)
-    time.sleep(max(0.0, 3.0 - (database_now() - after.sent_at).total_seconds()))  # type: ignore[operator]
+    assert after.sent_at is not None
+    world.pass_time(lag - (database_now() - after.sent_at).total_seconds())
     gate.resume(crm.pk)
-    world.settle(tuning=world.tuning)
+    world.settle()
     assert world.state(done) == "confirmed", world.story(done)
     assert _writes(there) == 1
 
@@ -230,15 +227,15 @@ def test_a_late_answer_during_the_repeat(world: World, there: FakeRemote) -> Non
     second object is a case.
     """
     world.allow("I1", "the search hid the object for longer than declared (A3)")
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     done = world.submit(crm, "c.create", "1", 1, FIELDS)
     there.order("lag", "POST", seconds=3600.0)
-    frozen = Frozen("recv.done")
-    there.order("slow", "POST", seconds=0.5)
+    frozen = Frozen(world, "recv.done")
+    there.order("hold", "POST")
 
     def work_on() -> None:
         try:
-            world.settle(tuning=world.tuning)
+            world.settle()
         finally:
             connection.close()
 
@@ -247,8 +244,9 @@ def test_a_late_answer_during_the_repeat(world: World, there: FakeRemote) -> Non
     world.wait_for(lambda: _writes(there) == 2, saying="the repeat")
     assert world.state(done) == "sent"
     frozen.thaw()
-    assert world.state(done) == "sent", "the late answer came too late for this test"
-    thread.join(20)
+    assert world.state(done) == "sent"
+    there.release()
+    thread.join(60)
     assert world.state(done) == "confirmed", world.story(done)
     case = ReviewCase.objects.get(subject="duplicate")
     assert all(effect.remote_id in case.summary for effect in there.effects("acme"))
@@ -285,10 +283,10 @@ def test_a_process_frozen_in_mid_call(world: World) -> None:
 
 def _stops(world: World, there: FakeRemote, action: str) -> Iterator[tuple[str, Any]]:
     """Stop a drain at each step of an undisturbed attempt; the step and the operation it had."""
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     seen = Fuse()
     world.submit(crm, action, "undisturbed", 1, FIELDS)
-    world.drain(tuning=world.tuning, steps=seen)
+    world.drain(steps=seen)
     for number, step in enumerate(dict.fromkeys(seen.seen)):
         done = world.submit(crm, action, str(number), 1, FIELDS)
         holder: list[Drain] = []
@@ -297,10 +295,10 @@ def _stops(world: World, there: FakeRemote, action: str) -> Iterator[tuple[str, 
             if name == step:
                 holder[0].stop()
 
-        holder.append(Drain(tuning=world.tuning, budget=30.0, until_idle=True, steps=stop))
+        holder.append(world.worker(budget=600.0, until_idle=True, steps=stop))
         began = time.monotonic()
         holder[0].run()
-        assert time.monotonic() - began < NUMBERS["max_send"] + 5.0, step
+        assert time.monotonic() - began < 60.0, step
         yield step, done
 
 
@@ -317,7 +315,7 @@ def test_a_polite_stop_at_each_step(world: World, there: FakeRemote, action: str
         if states[step] != "confirmed":
             assert row.attempts == 0, "a given back operation costs no attempt"
             assert row.maybe_executed is False
-        world.settle(tuning=world.tuning)
+        world.settle()
         assert world.state(done) == "confirmed", (step, world.story(done))
     assert states["claim.before"] == "pending"
     assert states["prepare.guarded"] == "pending"
@@ -372,24 +370,18 @@ def test_all_workers_die_at_once(world: World) -> None:
 
 def test_a_worker_that_dies_while_it_prepares_a_repeat(world: World, there: FakeRemote) -> None:
     """F116, W26: back to retry, still in doubt; the same key goes out once more and is absorbed."""
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     there.order("drop", "POST", when="after")
     done = world.submit(crm, "a.create", "1", 1, FIELDS)
     fuse = Fuse("prepare.guarded", 2)
     with suppress(Crash):
-        while world.moving():
-            world.drain(tuning=world.tuning, steps=fuse)
+        world.settle(steps=fuse)
     assert fuse.burnt
     assert (world.state(done), world.operation(done).maybe_executed) == ("running", True)
 
-    def lapsed() -> bool:
-        Sweeper(world.tuning).sweep({}, database_now)
-        return world.state(done) != "running"
-
-    world.wait_for(lapsed, saying="the end of the lease")
-    row = world.operation(done)
+    row = world.lapsed(done)
     assert (row.state, row.maybe_executed, row.lapses) == ("retry", True, 1)
-    world.settle(tuning=world.tuning)
+    world.settle()
     assert world.state(done) == "confirmed", world.story(done)
     assert len(there.effects("acme")) == 1
 
@@ -409,13 +401,13 @@ def _poison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return deaths
 
 
-def _work_on(world: World, seconds: float = 60.0) -> None:
+def _work_on(world: World) -> None:
     """One drain after the other, whatever kills them, until everything rests."""
-    end = time.monotonic() + seconds
-    while world.moving():
-        assert time.monotonic() < end, dict(world.states())
+    for _ in range(10):
         with suppress(Crash):
-            world.drain(tuning=world.tuning, budget=5.0)
+            world.settle()
+            return
+    raise AssertionError(f"still killed: {dict(world.states())}")
 
 
 def test_an_operation_that_kills_its_workers(
@@ -424,7 +416,7 @@ def test_an_operation_that_kills_its_workers(
     """F14, W21: three lost workers in a row are its own fault; it goes to review, not round and
     round.
     """
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     deaths = _poison(monkeypatch)
     done = world.submit(crm, "c.create", "poison", 1, FIELDS)
     _work_on(world)
@@ -438,14 +430,13 @@ def test_one_of_two_hundred_kills_its_workers(
     world: World, there: FakeRemote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F126: a batch dies with its worker, and only the culprit ends in review."""
-    # Long enough for two hundred on a busy machine: a lease that lapses by itself counts, too.
-    world.tuning = small_tuning(margin=0.15, lease_addend=3.0, claim_depth=200)
-    crm = world.connect(there, numbers=NUMBERS, max_in_flight=100)
+    world.tuning = small_tuning(claim_depth=200)
+    crm = world.connect(there, max_in_flight=100)
     deaths = _poison(monkeypatch)
     for n in range(200):
         world.submit(crm, "c.create", "poison" if n == 150 else str(n), 1, FIELDS)
     with suppress(Crash):
-        world.drain(tuning=world.tuning, steps=Fuse("recv.done", 30))
+        world.drain(steps=Fuse("recv.done", 30))
     assert world.states()["confirmed"] < 100
     _work_on(world)
     assert dict(world.states()) == {"confirmed": 199, "review": 1}, [
@@ -464,8 +455,8 @@ def test_thirty_kills_in_a_row_from_outside(
     """F126: killed blindly, too, whatever is in flight. Who may die five times instead of three
     before it is blamed (`HUB_MAX_LAPSES`) is hardly ever an innocent one.
     """
-    world.tuning = small_tuning(margin=0.15, lease_addend=0.3, claim_depth=200, max_lapses=5)
-    crm = world.connect(there, numbers=NUMBERS | {"max_send": 0.3}, max_in_flight=100)
+    world.tuning = small_tuning(claim_depth=200, max_lapses=5)
+    crm = world.connect(there, max_in_flight=100)
     _poison(monkeypatch)
     for n in range(200):
         world.submit(crm, "a.create", "poison" if n == 150 else str(n), 1, FIELDS)
@@ -474,9 +465,10 @@ def test_thirty_kills_in_a_row_from_outside(
     for turn in range(30):
         if not world.moving():
             break
-        with suppress(Crash):
-            world.drain(tuning=world.tuning, steps=Fuse(places[turn % 4], 1 + turn % 3), budget=3.0)
         killed += 1
+        with suppress(Crash):
+            world.drain(steps=Fuse(places[turn % 4], 1 + turn % 3))
+            world.skip()  # it lived: all there is to take is leased to the dead
     _work_on(world)
     assert killed == 30
     blamed = Operation.objects.exclude(state="confirmed").values_list("source_id", "state")
@@ -491,8 +483,8 @@ def test_what_lost_its_worker_and_cannot_be_taken_stops_nobody(
     rest waiting.
     """
     world.allow("I2", "what cannot be taken stays")
-    old = world.connect(there, "old", numbers=NUMBERS)
-    crm = world.connect(there, numbers=NUMBERS)
+    old = world.connect(there, "old")
+    crm = world.connect(there)
     left = world.submit(old, "c.create", "1", 1, FIELDS)
     Operation.objects.filter(pk=left.operation_id).update(lapses=1)
     if why.startswith("its parent"):
@@ -502,16 +494,17 @@ def test_what_lost_its_worker_and_cannot_be_taken_stops_nobody(
         old.retired_at = database_now()
         old.save()
     asked: list[str] = []
-    drain = Drain(tuning=world.tuning, budget=30.0, steps=asked.append)
+    drain = world.worker(budget=600.0, steps=asked.append)
     thread = threading.Thread(target=drain.run, daemon=True)
     thread.start()
     try:
         world.wait_for(lambda: asked.count("claim.committed") > 2, saying="the first claims")
         done = world.submit(crm, "c.create", "1", 1, FIELDS)
-        world.wait_for(lambda: world.state(done) == "confirmed", 3.0, "the other's work")
-        before = asked.count("claim.before")
+        world.wait_for(lambda: world.state(done) == "confirmed", saying="the other's work")
+        before, began = asked.count("claim.before"), time.monotonic()
         time.sleep(1.0)
-        assert asked.count("claim.before") - before < 60, "it asks again and again"
+        took = time.monotonic() - began
+        assert asked.count("claim.before") - before < 60 * took, "it asks again and again"
     finally:
         drain.stop()
-        thread.join(10)
+        thread.join(60)

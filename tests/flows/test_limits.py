@@ -13,7 +13,7 @@ import pytest
 
 from hub import gate
 from hub.delivery import Drain
-from hub.models import Bucket, Connection, Gate, Operation, ReviewCase
+from hub.models import Attempt, Bucket, Connection, Gate, Operation, ReviewCase
 from hub.models.gate import PauseKind
 from hub.sql import database_now
 from hub.states import MOVING
@@ -21,26 +21,25 @@ from tests.harness import audit
 from tests.harness.classes import TestRemoteConnector
 from tests.harness.world import World, small_tuning
 
-NUMBERS = {"max_send": 0.6, "max_exec": 0.3, "index_lag": 0.1}
 DAY = timedelta(days=1)
 
 
 @contextmanager
 def _working(world: World, **options: Any) -> Iterator[Drain]:
     """A drain at work in a thread of its own."""
-    drain = Drain(tuning=world.tuning, budget=120.0, **options)
+    drain = world.worker(budget=600.0, **options)
     thread = threading.Thread(target=drain.run, daemon=True)
     thread.start()
     try:
         yield drain
     finally:
         drain.stop()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
-def _rest(world: World, seconds: float = 20.0) -> None:
-    world.wait_for(lambda: not world.moving(), seconds, "the end of all work")
+def _rest(world: World) -> None:
+    world.wait_for(lambda: not world.moving(), saying="the end of all work")
 
 
 # --- rates ----------------------------------------------------------------------------------------
@@ -57,22 +56,22 @@ def test_several_workers_share_one_limit(world: World, workers: int) -> None:
     for n in range(60):
         world.submit(crm, "c.create", str(n), 1, {"n": n})
     world.work(workers)
-    world.wait_for(lambda: world.states()["confirmed"] == 60, 40.0, "all of it")
+    world.wait_for(lambda: world.states()["confirmed"] == 60, saying="all of it")
     times = sorted(there.requests("acme"))
     assert len(times) >= 60
-    assert 55 / 15 - 0.5 <= times[-1] - times[0] < 30
+    assert 55 / 15 - 0.5 <= times[-1] - times[0] < 60
     assert Bucket.objects.get().level >= -0.001
 
 
 def test_looks_pay_for_themselves(world: World) -> None:
     """I18: every further call of an attempt takes its own token."""
-    world.tuning = small_tuning(margin=0.3)
+    world.tuning = small_tuning()
     there = world.fake_remote()
-    crm = world.connect(there, numbers=NUMBERS, limits={"default": {"rate": 10, "burst": 2}})
+    crm = world.connect(there, limits={"default": {"rate": 10, "burst": 2}})
     there.order("drop", "POST", when="before", times=5)
     for n in range(10):
         world.submit(crm, "c.create", str(n), 1, {"n": n})
-    world.settle(40)
+    world.settle()
     assert set(world.states()) == {"confirmed"}
     assert len(there.requests("acme")) >= 15
 
@@ -102,47 +101,52 @@ def test_a_tenant_with_a_long_queue_delays_nobody_by_more_than_a_round(world: Wo
     there = world.fake_remote()
     loud = world.connect(there, "loud", tenant="loud", max_in_flight=10)
     quiet = world.connect(there, "quiet", tenant="quiet", max_in_flight=10)
-    for n in range(500):
+    for n in range(300):
         world.submit(loud, "c.create", str(n), 1, {"n": n})
-    with _working(world):
-        world.wait_for(lambda: len(there.requests("loud")) > 60, saying="the loud one's work")
-        before = len(there.requests("loud"))
-        world.submit(quiet, "c.create", "1", 1, {"n": 1})
-        world.wait_for(lambda: there.requests("quiet"), saying="the quiet one's turn")
-        between = len(there.requests("loud")) - before
-        assert world.states()["pending"] > 100, (
-            "the loud one was done before it could be in the way"
-        )
-        _rest(world, 40)
-    # Claimed ahead and in flight, once more while the quiet one's claim is under way.
-    assert between <= 2 * (40 + 2 * 10), between
+    before: list[int] = []
+    waiting: list[int] = []
+
+    def steps(name: str) -> None:
+        # On the drain's own thread, so that it is there for this claim however long it takes.
+        if name == "claim.before" and not before and len(there.requests("loud")) > 60:
+            waiting.append(world.states()["pending"])
+            world.submit(quiet, "c.create", "1", 1, {"n": 1})
+            before.append(len(there.requests("loud")))
+
+    world.drain(steps=steps)
+    [first] = there.requests("quiet")
+    between = len([at for at in there.requests("loud") if at < first]) - before[0]
+    assert waiting[0] > 100, "the loud one was done before it could be in the way"
+    # Claimed ahead, and prepared or in flight: three times the calls at once.
+    assert between <= 40 + 3 * 10, between
+    world.settle()
 
 
 def test_a_remote_that_hangs_fills_its_own_slots_only(world: World) -> None:
     """F108: the others go on; its breaker opens, and closes when it is well again."""
-    world.tuning = small_tuning(margin=0.3, breaker_threshold=3, senders=8)
+    world.tuning = small_tuning(breaker_threshold=3, senders=8)
     hanging, well = world.fake_remote(), world.fake_remote()
-    stuck = world.connect(hanging, "stuck", numbers=NUMBERS, max_in_flight=3)
-    free = world.connect(well, "free", numbers=NUMBERS, max_in_flight=5)
+    stuck = world.connect(hanging, "stuck", numbers={"max_send": 60.0}, max_in_flight=3)
+    free = world.connect(well, "free", max_in_flight=5)
     hanging.order("stall", "POST", when="before", times=10_000)
     for n in range(30):
         world.submit(stuck, "c.create", str(n), 1, {"n": n})
     with _working(world):
         world.wait_for(lambda: hanging.writes("stuck"), saying="the first call that hangs")
-        began = time.monotonic()
         others = [world.submit(free, "c.create", str(n), 1, {"n": n}) for n in range(30)]
         world.wait_for(
-            lambda: all(world.state(one) == "confirmed" for one in others), 5.0, "the others' work"
+            lambda: all(world.state(one) == "confirmed" for one in others),
+            saying="the others' work",
         )
-        took = time.monotonic() - began
+        called = Attempt.objects.filter(operation__connection=stuck).exclude(marked_at=None)
+        assert not called.exclude(settled_at=None).exists(), "they waited for the one that hangs"
+        hanging.release()  # without an answer: each call is a failure
         world.wait_for(
             lambda: any(e.kind == "breaker" and e.after == "open" for e in audit.entries()),
             saying="the breaker",
         )
-        hanging.clear()
-        hanging.release()
-        _rest(world, 40)
-    assert took < 4.0
+    hanging.clear()
+    world.settle()
     assert set(world.states()) == {"confirmed"}
     assert Gate.objects.get(pk=stuck.pk).breaker == "closed"
     assert Gate.objects.get(pk=free.pk).openings == 0
@@ -161,9 +165,9 @@ def test_a_probe_whose_fate_is_unknown(
 ) -> None:
     """F109: the breaker opens again, and the probe is resolved by its own class."""
     monkeypatch.setattr(TestRemoteConnector, "ping", lambda self: None)
-    world.tuning = small_tuning(margin=0.3, breaker_threshold=2)
+    world.tuning = small_tuning(breaker_threshold=2)
     there = world.fake_remote()
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     Gate.objects.filter(pk=crm.pk).update(
         breaker="open", breaker_until=database_now(), openings=1, failures=2
     )
@@ -174,7 +178,7 @@ def test_a_probe_whose_fate_is_unknown(
     assert lost.met == 1
     assert len(there.writes("acme")) == 1, "one probe, and nothing beside it"
     assert _openings(crm) == 2
-    world.settle(30)
+    world.settle()
     assert {world.state(one) for one in [first, *others]} == {"confirmed"}
     assert len(there.effects("acme")) == 11
     assert Gate.objects.get(pk=crm.pk).breaker == "closed"
@@ -184,13 +188,13 @@ def test_a_harmless_read_is_the_probe_where_there_is_one(world: World) -> None:
     """Protocol §11: no operation is put at risk."""
     world.tuning = small_tuning(breaker_threshold=2)
     there = world.fake_remote()
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     Gate.objects.filter(pk=crm.pk).update(
         breaker="open", breaker_until=database_now(), openings=1, failures=2
     )
     there.order("drop", "GET", path="ping", times=2)
     done = world.submit(crm, "c.create", "1", 1, {"n": 1})
-    world.settle(30)
+    world.settle()
     assert world.state(done) == "confirmed"
     assert [one.parts[-1] for one in there.log].index("things") >= 3
     assert world.operation(done).attempts == 1
@@ -214,7 +218,7 @@ def test_a_dead_credential_pauses_and_costs_nothing(world: World) -> None:
     assert not Operation.objects.filter(attempts__gt=1).exists()
     there.clear()
     gate.resume(crm.pk)
-    world.settle(30)
+    world.settle()
     assert set(world.states()) == {"confirmed"}
 
 
@@ -226,7 +230,7 @@ def test_a_pause_of_three_days(world: World) -> None:
         margin=0.3, sweep_every=0.1, retry_base=1.0, retry_cap=1.0, look_schedule=(1.0, 0.1)
     )
     there = world.fake_remote()
-    crm = world.connect(there, numbers=NUMBERS)
+    crm = world.connect(there)
     there.order("drop", "POST", when="before", times=40)
     for n in range(40):
         world.submit(crm, ("c.create", "a.create")[n % 2], str(n), 1, {"n": n})
@@ -247,7 +251,7 @@ def test_a_pause_of_three_days(world: World) -> None:
         time.sleep(0.5)
         assert not Operation.objects.filter(state="review").exists(), "aged while paused"
         gate.resume(crm.pk)
-        _rest(world, 40)
+        _rest(world)
     reviewed = Operation.objects.filter(state="review")
     assert not reviewed.exists(), "\n".join(world.story(one.pk) for one in reviewed[:2])
 
@@ -255,7 +259,7 @@ def test_a_pause_of_three_days(world: World) -> None:
 def test_keys_that_died_during_a_pause_are_looked_up(world: World) -> None:
     """F127, F52: not repeated; what has no look goes to a person."""
     there = world.fake_remote()
-    crm = world.connect(there, numbers={**NUMBERS, "key_ttl": 3.0})
+    crm = world.connect(there, numbers={"key_ttl": 100.0})
     there.order("drop", "POST", when="after", times=2)
     looked = world.submit(crm, "al.create", "1", 1, {"n": 1})
     blind = world.submit(crm, "a.create", "2", 1, {"n": 2})
@@ -274,7 +278,7 @@ def test_keys_that_died_during_a_pause_are_looked_up(world: World) -> None:
         )
     there.forget_keys()
     gate.resume(crm.pk)
-    world.settle(30)
+    world.settle()
     assert world.state(looked) == "confirmed", world.story(looked)
     row = world.operation(blind)
     assert row.state in ("review", "confirmed"), world.story(blind)
@@ -286,15 +290,15 @@ def test_a_form_saved_while_workers_open_the_breaker(world: World) -> None:
     """F130: the form's page was drawn before; saving it neither closes the breaker nor makes
     tokens.
     """
-    world.tuning = small_tuning(margin=0.3, breaker_threshold=3, breaker_pause=30.0)
+    world.tuning = small_tuning(breaker_threshold=3, breaker_pause=30.0)
     world.allow("I2", "the breaker stays open")
     there = world.fake_remote()
-    crm = world.connect(there, numbers=NUMBERS, limits={"default": {"rate": 5, "burst": 10}})
+    crm = world.connect(there, limits={"default": {"rate": 5, "burst": 10}})
     drawn = Connection.objects.select_related("gate").get(pk=crm.pk)
     there.order("drop", "POST", when="before", times=100)
     for n in range(20):
         world.submit(crm, "c.create", str(n), 1, {"n": n})
-    world.drain(budget=3.0)
+    world.drain()
     found = Gate.objects.get(pk=crm.pk)
     assert found.breaker == "open"
     level = Bucket.objects.get().level
@@ -303,5 +307,5 @@ def test_a_form_saved_while_workers_open_the_breaker(world: World) -> None:
     drawn.save()
     assert Gate.objects.get(pk=crm.pk).breaker == "open"
     assert Bucket.objects.get().level == level
-    world.drain(budget=1.0)
+    world.drain()
     assert len(there.log) == sent

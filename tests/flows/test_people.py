@@ -11,15 +11,12 @@ import pytest
 from django.db import connection as database
 
 from hub import gate, review
-from hub.delivery import Drain
 from hub.models import Connection, Decision, Operation, ReviewCase
 from hub.models.gate import PauseKind
 from hub.outbox import Submitted
 from hub.sql import database_now
 from tests.harness.remote import FakeRemote
 from tests.harness.world import World, small_tuning
-
-NUMBERS = {"max_send": 2.0, "max_exec": 0.3, "index_lag": 0.1}
 
 
 @pytest.fixture
@@ -29,7 +26,7 @@ def there(world: World) -> FakeRemote:
 
 @pytest.fixture
 def crm(world: World, there: FakeRemote) -> Connection:
-    return world.connect(there, numbers=NUMBERS)
+    return world.connect(there)
 
 
 def _act(world: World, done: Submitted | int, action: str, **more: Any) -> review.Decided:
@@ -64,7 +61,7 @@ def test_twenty_clicks_are_one_decision(
 
     def click(number: int) -> None:
         try:
-            ready.wait()
+            ready.wait(60)
             told.append(
                 review.act(
                     row.pk, action, by=f"person-{number}", reason="because", seen_state="review",
@@ -94,7 +91,7 @@ def test_a_page_that_was_drawn_before_the_machine_moved_on(
     """F110: what the person saw is no longer so; nothing changes."""
     there.order("drop", "POST", when="after")
     done = world.submit(crm, "c.create", "1", 1, {"n": 1})
-    world.wait_for(lambda: (world.drain(), there.log)[1])
+    world.drain_until(lambda: there.log)
     seen = world.operation(done)
     world.settle()
     decided = review.act(
@@ -181,14 +178,14 @@ def test_a_job_that_is_taken_over_is_never_simply_started_again(
 ) -> None:
     """§9.7: the remote has it; looked for again it is found, still running, and ends once."""
     done = world.submit(crm, "job.run", "1", 1, {"n": 1})
-    world.wait_for(lambda: (world.drain(), world.state(done) == "accepted")[1])
+    world.drain_until(lambda: world.state(done) == "accepted")
     assert _act(world, done, "take_over").done
     row = world.operation(done)
     assert (row.state, row.maybe_executed) == ("review", True)
     refused = _act(world, done, "retry")
     assert not refused.done
     assert _act(world, done, "look_again").done
-    world.wait_for(lambda: (world.drain(), world.state(done) == "accepted")[1])
+    world.drain_until(lambda: world.state(done) == "accepted")
     there.job("acme", row.reference, "finished")
     world.settle()
     assert world.state(done) == "confirmed", world.story(done)
@@ -198,7 +195,7 @@ def test_a_job_that_is_taken_over_is_never_simply_started_again(
 def test_a_job_the_remote_lost(world: World, there: FakeRemote, crm: Connection) -> None:
     """F93: it vanished; a person decides, and an ordinary retry is not among the choices."""
     done = world.submit(crm, "job.run", "1", 1, {"n": 1})
-    world.wait_for(lambda: (world.drain(), world.state(done) == "accepted")[1])
+    world.drain_until(lambda: world.state(done) == "accepted")
     there.job("acme", world.operation(done).reference, "gone")
     world.settle()
     row = world.operation(done)
@@ -218,7 +215,7 @@ def test_a_repeat_is_refused_while_the_first_copy_is_under_way(
     there.order("late", "POST", seconds=0.8)
     there.order("answer", "POST", when="before", status=400, body={"error": "INVALID"})
     done = world.submit(crm, "a.create", "1", 1, {"n": 1})
-    world.settle(40)
+    world.settle()
     row = world.operation(done)
     assert row.state != "failed", world.story(done)
     assert row.state == "confirmed" or row.maybe_executed, world.story(done)
@@ -232,17 +229,18 @@ def test_a_pause_while_fifty_are_in_flight(world: World) -> None:
     """F111: what has left settles; nothing new starts, until the person opens it again."""
     world.tuning = small_tuning(senders=50, claim_depth=100)
     there = world.fake_remote()
-    crm = world.connect(there, numbers={"max_send": 10.0}, max_in_flight=50)
-    there.order("slow", "POST", seconds=0.6, times=1000)
+    crm = world.connect(there, numbers={"max_send": 60.0}, max_in_flight=50)
+    there.order("hold", "POST", times=1000)
     for n in range(200):
         world.submit(crm, "c.create", str(n), 1, {"n": n})
-    drain = Drain(tuning=world.tuning, budget=120.0)
+    drain = world.worker(budget=600.0)
     thread = threading.Thread(target=drain.run, daemon=True)
     thread.start()
     try:
         world.wait_for(lambda: len(there.writes("acme")) >= 40, saying="the first calls")
         gate.pause(crm.pk, PauseKind.PERSON, "maintenance", by="ann")
         marked = Operation.objects.exclude(first_sent_at=None).count()
+        there.release()
         world.wait_for(
             lambda: not Operation.objects.filter(state__in=["running", "sent"]).exists(),
             saying="the end of what was in flight",
@@ -256,10 +254,10 @@ def test_a_pause_while_fifty_are_in_flight(world: World) -> None:
         assert states["pending"] > 50
         there.clear()
         gate.resume(crm.pk)
-        world.wait_for(lambda: world.states()["confirmed"] == 200, 30.0, "the rest")
+        world.wait_for(lambda: world.states()["confirmed"] == 200, saying="the rest")
     finally:
         drain.stop()
-        thread.join(20)
+        thread.join(60)
     assert not Operation.objects.filter(attempts__gt=2).exists()
 
 

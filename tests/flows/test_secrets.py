@@ -119,7 +119,7 @@ def told(world: World) -> tuple[list[str], dict[str, Submitted]]:
         items = [{"id": f"9{name}", "reference": reference, "fields": {"name": form, form: form}}]
         remote.order("answer", "GET", status=200, times=9, reference=reference,
                      body={"items": items, "complete": True})  # fmt: skip
-    world.settle(40)
+    world.settle()
     world.allow("I3", "the ids in the answers were made up by the test")
     return [secret], done
 
@@ -210,6 +210,7 @@ def test_what_exceptions_carry(world: World, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_report_of_an_exception(world: World, rf: RequestFactory) -> None:
     """I15: Django's own report of an error, with a connector and its secrets in the frames."""
+    world.real_time()
     stand_in = world.stand_in()
     row = world.connect(stand_in)
     secret = stand_in.secrets["webhook"].partition("/")[2]

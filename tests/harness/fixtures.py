@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 
 from hub import registry
 from tests import harness
@@ -47,6 +48,10 @@ def world(
         folder=tmp_path,
         situations=situations,
     )
+    # On SQLite the host's clock is the database's.
+    monkeypatch.setattr(timezone, "now", made.clock.now)
+    if request.node.get_closest_marker("processes"):
+        made.real_time()
     made.open()
     try:
         yield made

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.harness.clock import Clock
 from tests.harness.views import CREATE, DELETE, UPDATE, Effect, Received, Thing
 
 BEFORE, AFTER = "before", "after"
@@ -45,14 +46,12 @@ class Order:
     """A fault waiting for its request.
 
     `fault`: ``drop`` (close without an answer), ``reset`` (the same with RST), ``unread`` (reset
-    before reading),
-    ``answer`` (`status`, `headers` and `body` come instead), ``cut`` (half the body), ``stall`` (no
-    answer until
-    `release()`), ``drip`` (a byte per `seconds`), ``late`` (close at once, carry it out after
-    `seconds`),
-    ``slow`` (answer after `seconds`), ``twice``, ``lag`` (searches show it after `seconds`),
-    ``hide`` (a search
-    finds nothing), ``incomplete`` (a search says it is not complete), ``wrong_echo``, ``no_echo``,
+    before reading), ``answer`` (`status`, `headers` and `body` come instead), ``cut`` (half the
+    body), ``stall`` (no answer at all; closed by `release()`), ``hold`` (the answer waits for
+    `release()`), ``together`` (answered once all `times` requests are there), ``drip`` (a byte per
+    `seconds`), ``late`` (close at once, carry it out after `seconds`), ``slow`` (answer after
+    `seconds`), ``twice``, ``lag`` (searches show it after `seconds`), ``hide`` (a search finds
+    nothing), ``incomplete`` (a search says it is not complete), ``wrong_echo``, ``no_echo``,
     ``no_key_sign``.
     `when` says whether it is carried out before the fault (``after``) or not at all (``before``).
     """
@@ -68,6 +67,7 @@ class Order:
     body: Any = ""
     reference: str = ""
     met: int = 0
+    all_there: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass
@@ -127,7 +127,9 @@ class FakeRemote:
 
     integration = "testremote"
 
-    def __init__(self, *, secret: str = "token", look: Look | None = None) -> None:
+    def __init__(
+        self, *, secret: str = "token", look: Look | None = None, clock: Clock | None = None
+    ) -> None:
         self.secrets: Mapping[str, str] = {"token": secret}
         self.key_atomic = True
         """Off: two copies with one key at once are both carried out."""
@@ -138,6 +140,7 @@ class FakeRemote:
         self.wrong: list[str] = []
         self.looked = 0
         self._look = look
+        self._clock = clock or Clock()
         self._orders: list[Order] = []
         self._things: dict[tuple[str, str], _Thing] = {}
         self._jobs: dict[tuple[str, str], _Job] = {}
@@ -301,7 +304,7 @@ class FakeRemote:
             client.settimeout(30)
             buffer = b""
             while not self._ended.is_set():
-                request, buffer = _read(client, buffer)
+                request, buffer = _read(client, buffer, self._clock)
                 if request is None or not self._handle(client, request):
                     return
         except OSError:
@@ -322,6 +325,7 @@ class FakeRemote:
                 order.times -= 1
                 if order.times == 0:
                     self._orders.remove(order)
+                    order.all_there.set()
                 return order
         return None
 
@@ -344,10 +348,10 @@ class FakeRemote:
                 with self._lock:
                     self._pending += 1
                 _close(client)
-                time.sleep(order.seconds)
-                self._carry_out(request, None)
-                with self._lock:
-                    self._pending -= 1
+                with self._clock.after(order.seconds):
+                    self._carry_out(request, None)
+                    with self._lock:
+                        self._pending -= 1
                 return False
             if fault == "stall" and order.when == BEFORE:
                 self._released.wait(60)
@@ -374,6 +378,12 @@ class FakeRemote:
                 self._released.wait(60)
                 _close(client)
                 return False
+            case "hold":
+                self._released.wait(60)
+                return _answer(client, reply)
+            case "together":
+                order.all_there.wait(60)
+                return _answer(client, reply)
             case "answer":
                 return _answer(client, (order.status, dict(order.headers), order.body))
             case "cut":
@@ -456,7 +466,7 @@ class FakeRemote:
     def _search(self, request: Request, order: Order | None) -> dict[str, Any]:
         if order is not None and order.fault == "hide":
             return {"items": [], "complete": True}
-        now = time.monotonic()
+        now = self._clock.monotonic()
         found = [
             _shown(thing)
             for (account, _), thing in self._things.items()
@@ -539,7 +549,7 @@ class FakeRemote:
         self._last += 1
         thing = _Thing(name or str(self._last), reference, version, fields)
         if order is not None and order.fault == "lag":
-            thing.visible_at = time.monotonic() + order.seconds
+            thing.visible_at = self._clock.monotonic() + order.seconds
         self._things[account, thing.id] = thing
         return thing
 
@@ -592,7 +602,7 @@ def _job(job: _Job) -> dict[str, Any]:
 # ----------------------
 
 
-def _read(client: socket.socket, buffer: bytes) -> tuple[Request | None, bytes]:
+def _read(client: socket.socket, buffer: bytes, clock: Clock) -> tuple[Request | None, bytes]:
     while b"\r\n\r\n" not in buffer:
         part = client.recv(65536)
         if not part:
@@ -614,7 +624,7 @@ def _read(client: socket.socket, buffer: bytes) -> tuple[Request | None, bytes]:
     split = urlsplit(target)
     account, *parts = [unquote(part) for part in split.path.split("/") if part]
     query = {name: values[0] for name, values in parse_qs(split.query).items()}
-    request = Request(method, account, parts, query, headers, rest[:length], time.time())
+    request = Request(method, account, parts, query, headers, rest[:length], clock.time())
     return request, rest[length:]
 
 

@@ -11,38 +11,57 @@ from pathlib import Path
 from typing import Any
 
 from django.db import connection as database
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, Min, OuterRef, Q
 
 from hub import credentials, gate, outbox
 from hub.delivery import Drain
-from hub.models import Connection, Gate, Installation, Operation, Tenant
+from hub.models import Bucket, Connection, Gate, Installation, Operation, Tenant
 from hub.outbox import Submitted
 from hub.policy import Limits
+from hub.sql import database_now
 from hub.states import MOVING
 from hub.story import as_dict, as_text
+from hub.sweep import Sweeper
 from hub.tuning import Tuning
 from integrations.bitrix24.simulator.client import Simulator
+from tests.harness.clock import Clock, reset_database_clock, set_database_clock
 from tests.harness.remote import FakeRemote, witness
 from tests.harness.sometimes import Situations
 from tests.harness.views import RemoteView, StandIn
 from tests.harness.workers import HubRun, Worker
 
-NUMBERS = {"max_send": 1.5, "max_exec": 0.4, "index_lag": 0.2}
+NUMBERS = {"max_send": 5.0, "max_exec": 0.4, "index_lag": 0.2}
 """Seconds; what a connection of a test declares unless it says otherwise."""
+REAL_NUMBERS = {**NUMBERS, "max_send": 1.5}
+"""The same where all waits are real (`World.real_time`)."""
 CONTACT = {"first_name": "Ann", "last_name": "Smith", "phone": "+4930111222"}
 _MOVING = [state.value for state in MOVING]
 
 
 def small_tuning(**changes: Any) -> Tuning:
-    """Tuning with which everything is over in seconds; `changes` go to `Limits` or `Tuning` by
-    name.
+    """Tuning for a world whose time jumps: short waits, and leases with room for a busy machine.
+
+    `changes` go to `Limits` or `Tuning` by name.
     """
-    limits: dict[str, Any] = {
-        "margin": 0.3, "retry_base": 0.05, "retry_cap": 0.5, "look_schedule": (0.05, 0.1, 0.3),
+    patient: dict[str, Any] = {
+        "margin": 2.0, "lease_addend": 20.0, "look_schedule": (0.05, 0.5, 4.0), "sweep_every": 1.0,
     }  # fmt: skip
+    return _tuning({**patient, **changes})
+
+
+def real_tuning(**changes: Any) -> Tuning:
+    """The same where all waits are real: leases, too, are over in seconds."""
+    quick: dict[str, Any] = {
+        "margin": 0.3, "lease_addend": 1.5, "look_schedule": (0.05, 0.1, 0.3), "sweep_every": 0.2,
+    }  # fmt: skip
+    return _tuning({**quick, **changes})
+
+
+def _tuning(changes: Mapping[str, Any]) -> Tuning:
+    limits: dict[str, Any] = {"retry_base": 0.05, "retry_cap": 0.5}
     numbers: dict[str, Any] = {
-        "lease_addend": 1.5, "sweep_every": 0.2, "poll_interval": 0.05, "drain_budget": 600.0,
-        "breaker_pause": 0.1, "breaker_pause_cap": 0.4,
+        "poll_interval": 0.05, "drain_budget": 600.0, "breaker_pause": 0.1,
+        "breaker_pause_cap": 0.4,
     }  # fmt: skip
     for name, value in changes.items():
         (limits if name in Limits.__dataclass_fields__ else numbers)[name] = value
@@ -108,7 +127,63 @@ class World:
         self._simulators: list[Simulator] = []
         self._remotes: list[FakeRemote] = []
         self._log = _Log()
+        self.clock = Clock()
+        self.numbers: Mapping[str, float] = NUMBERS
+        self.real = False
+        self._seen_moving: set[Any] = set()
         Installation.objects.get_or_create(pk=1)
+
+    # --- time ---
+
+    def real_time(self) -> None:
+        """From here on all waits are real and small: other processes take part, whose time nobody
+        can move. Tests marked `processes` begin with it.
+        """
+        assert self.clock.passed == 0.0, "time has jumped in this test"
+        self.real = True
+        self.tuning = real_tuning()
+        self.numbers = REAL_NUMBERS
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time pass, at once where it may."""
+        if self.real:
+            time.sleep(seconds)
+        else:
+            self.clock.jump(seconds)
+
+    def skip(self, most: float = 86_400.0) -> None:
+        """Nothing is due: let time pass until something may be, in the rows or at the remotes."""
+        if self.real:
+            time.sleep(0.05)
+            return
+        wait = min(most, self._until_next())
+        self.pass_time(wait)
+
+    def _until_next(self) -> float:
+        now = database_now()
+        moving = Operation.objects.filter(state__in=_MOVING)
+        rows = set(moving.values_list("pk", "state", "lease_token", "next_at", "parked"))
+        before, self._seen_moving = self._seen_moving, rows
+        due = moving.filter(next_at__lte=now, lease_until=None).exists()
+        if due and rows != before:
+            return 0.0  # it fell due as the drain ended; if the next drain leaves it, it is held up
+        found = [self.clock.next_due()]
+        for query, names in (
+            (moving, ("next_at", "lease_until")),
+            (Operation.objects.all(), ("hold_until", "repeat_until")),
+            (Gate.objects.all(), ("paused_until", "breaker_until", "throttled_until")),
+            (Bucket.objects.all(), ("slowed_until",)),
+        ):
+            first = query.aggregate(
+                **{name: Min(name, filter=Q(**{f"{name}__gt": now})) for name in names}
+            )
+            found += [(one - now).total_seconds() for one in first.values() if one is not None]
+        ahead = [one for one in found if one is not None]
+        if not ahead or Bucket.objects.exists():
+            ahead.append(0.05)  # tokens come by no moment that is written anywhere
+        elif due:
+            ahead.append(5.0)  # nor does everything that holds up what is due
+        return min(ahead) + 0.002
 
     # --- who is there ---
 
@@ -123,6 +198,7 @@ class World:
 
     def stand_in(self, *, witness: bool = True, **options: Any) -> StandIn:
         """Start a Bitrix24 stand-in; it watches the database for I7 and I19 unless told not to."""
+        self._needs_real_time()
         simulator = Simulator(witness=self.database_url if witness else None, **options).start()
         self._simulators.append(simulator)
         return StandIn(simulator, secret=self.canary(), witnessed=witness)
@@ -132,7 +208,7 @@ class World:
         not to.
         """
         look = witness(self.database_url) if watched else None
-        made = FakeRemote(secret=self.canary(), look=look).start()
+        made = FakeRemote(secret=self.canary(), look=look, clock=self.clock).start()
         self._remotes.append(made)
         return made
 
@@ -154,7 +230,7 @@ class World:
         """
         given = dict(numbers or {})
         per_action = {key: value for key, value in given.items() if isinstance(value, Mapping)}
-        common = {**NUMBERS, **{k: v for k, v in given.items() if k not in per_action}}
+        common = {**self.numbers, **{k: v for k, v in given.items() if k not in per_action}}
         row = Connection.objects.create(
             tenant=self.tenant(tenant),
             name=name or f"{view.integration}-{account}-{len(self.views)}",
@@ -193,6 +269,14 @@ class World:
         self.acknowledged(done.operation_id, f"{action} {source_id} v{version}")
         return done
 
+    def lapsed(self, operation: Submitted) -> Operation:
+        """Let time pass until the operation's lease has lapsed, and sweep; its row afterwards."""
+        until = self.operation(operation).lease_until
+        assert until is not None, self.story(operation)
+        self.pass_time((until - database_now()).total_seconds() + 0.1)
+        Sweeper(self.tuning, clock=self.clock.monotonic).sweep({}, database_now)
+        return self.operation(operation)
+
     def acknowledged(self, operation_id: int, what: str) -> None:
         """Remember an operation somebody was told about (I2)."""
         self.submitted.setdefault(operation_id, what)
@@ -215,27 +299,49 @@ class World:
 
     def drain(self, *, budget: float = 20.0, until_idle: bool = True, **options: Any) -> int:
         """One drain in this process, until nothing is due."""
-        return Drain(
-            tuning=options.pop("tuning", self.tuning),
-            budget=budget,
-            until_idle=until_idle,
-            **options,
-        ).run()
+        return self.worker(budget=budget, until_idle=until_idle, **options).run()
 
-    def settle(self, seconds: float = 20.0, **options: Any) -> None:
+    def worker(self, **options: Any) -> Drain:
+        """A drain to be run by the test, in this process and in this world's time."""
+        return Drain(
+            **{
+                "tuning": self.tuning,
+                "clock": self.clock.monotonic,
+                "now": self.clock.now,
+                **options,
+            }
+        )
+
+    def settle(self, seconds: float = 600.0, **options: Any) -> None:
         """Work (here, or by waiting for the workers) until everything rests; raises `NotAtRest`
-        (I21).
+        (I21) when that takes longer, in this world's time.
         """
-        deadline = time.monotonic() + seconds
+        deadline = self.clock.monotonic() + seconds
         while True:
             busy = [one.alive for one in self.workers] + [one.alive for one in self.clusters]
             if not any(busy):
-                self.drain(budget=max(0.1, deadline - time.monotonic()), **options)
+                self.drain(budget=max(0.1, deadline - self.clock.monotonic()), **options)
             if not self.moving() and not self._remotes_busy():
                 return
-            if time.monotonic() >= deadline:
+            left = deadline - self.clock.monotonic()
+            if left <= 0.0:
                 raise NotAtRest(self._still_moving(seconds))
-            time.sleep(0.05)
+            self.skip(left)
+
+    def drain_until(self, what: Any, seconds: float = 600.0, **options: Any) -> Any:
+        """Work here until `what()` is true; its value. Raises `AssertionError` when that takes
+        longer, in this world's time.
+        """
+        deadline = self.clock.monotonic() + seconds
+        while True:
+            self.drain(**options)
+            found = what()
+            if found:
+                return found
+            left = deadline - self.clock.monotonic()
+            if left <= 0.0:
+                raise AssertionError(self._still_moving(seconds))
+            self.skip(left)
 
     def _remotes_busy(self) -> bool:
         return any(view.busy() for view in {id(v): v for v in self.views.values()}.values())
@@ -248,6 +354,7 @@ class World:
 
     def work(self, count: int = 1, **environment: str) -> list[Worker]:
         """Start worker processes with the world's numbers; killed at the end if nobody did."""
+        self._needs_real_time()
         started = []
         for _ in range(count):
             output = self.folder / f"worker-{len(self.workers)}.log"
@@ -261,10 +368,16 @@ class World:
         """Start the shipped supervisor with its cluster; the hub's own web process is played for
         its probe.
         """
+        self._needs_real_time()
         wanted = self.environment | environment_of(self.tuning) | environment
         made = HubRun(wanted, self.folder, self.fake_remote(watched=False).base_url("").rstrip("/"))
         self.clusters.append(made)
         return made
+
+    def _needs_real_time(self) -> None:
+        assert self.real, (
+            "another process takes part: mark the test `processes`, or call `world.real_time()`"
+        )
 
     # --- what came of it ---
 
@@ -307,7 +420,7 @@ class World:
             ).values_list("pk", flat=True)
         )
 
-    def wait_for(self, what: Any, seconds: float = 10.0, saying: str = "it") -> Any:
+    def wait_for(self, what: Any, seconds: float = 60.0, saying: str = "it") -> Any:
         """Ask again and again until `what()` is true; its value. Raises `AssertionError` after
         `seconds`.
         """
@@ -328,16 +441,21 @@ class World:
         found = as_dict(of if isinstance(of, int) else of.operation_id)
         return as_text(found) if found is not None else "no such operation"
 
+    def said(self) -> str:
+        """What was logged in this process."""
+        return "\n".join(self._log.lines)
+
     def outputs(self) -> Iterator[tuple[str, str]]:
         """All that was logged or written, by place."""
-        yield "the log", "\n".join(self._log.lines)
+        yield "the log", self.said()
         for path in sorted(self.folder.glob("*.log")):
             yield path.name, path.read_text(errors="replace")
 
     # --- its end ---
 
     def open(self) -> None:
-        """Begin to listen to the log."""
+        """Begin to listen to the log, and to keep the time."""
+        set_database_clock(0.0)
         logging.getLogger().addHandler(self._log)
 
     def end_workers(self) -> None:
@@ -356,6 +474,7 @@ class World:
         for remote in self._remotes:
             remote.stop()
         logging.getLogger().removeHandler(self._log)
+        reset_database_clock()
         database.close()
 
 
