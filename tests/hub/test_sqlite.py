@@ -8,12 +8,8 @@ import time
 import pytest
 from django.db import OperationalError, connection, transaction
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(
-        "connection.vendor != 'sqlite'", reason="PostgreSQL has no lock of the whole database"
-    ),
-]
+# PostgreSQL has no lock of the whole database.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 
 
 class Busy(threading.Thread):

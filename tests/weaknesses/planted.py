@@ -305,20 +305,22 @@ WEAKNESSES = (
             Source(
                 "hub.gate",
                 "Tokens._lock",
-                "    return min(limit.burst, bucket.level + gone * rate)",
+                "    return min(limit.burst, level + gone * refill)",
                 '    mine = globals().setdefault("_mine", {})\n'
                 "    level, at = mine.get((limit.scope, limit.group), (limit.burst, self._now))\n"
                 "    gone = max(0.0, (self._now - at).total_seconds())\n"
-                "    return min(limit.burst, level + gone * rate)",
+                "    return min(limit.burst, level + gone * refill)",
             ),
             Source(
                 "hub.gate",
                 "Tokens.store",
-                "            Bucket.objects.filter(scope=scope, group=group).update(\n"
-                "                level=self._levels[scope, group] - taken, refreshed_at=self._now\n"
-                "            )\n",
+                "        if taken:\n"
+                "            rows(\n",
+                "        if taken:\n"
                 '            mine = globals().setdefault("_mine", {})\n'
-                "            mine[scope, group] = self._levels[scope, group] - taken, self._now\n",
+                "            mine[scope, group] = (\n"
+                "                self._levels[scope, group] - taken, self._now)\n"
+                "            (lambda *_: None)(\n",
             ),
         ),
         ("tests/flows/test_weak_spots.py::test_workers_share_one_limit",),
