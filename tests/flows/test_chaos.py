@@ -94,7 +94,7 @@ class Killer(threading.Thread):
             self._parent_from = now + 10.0
             self.parents += 1
             self.cluster.replace_parent()
-        elif roll > 0.85 and children:
+        elif (roll > 0.85 or (self.kills >= 3 and not self.freezes)) and children:
             pid = self.chance.choice(children)
             self.cluster.send(pid, signal.SIGSTOP)
             self._later.append((now + self.freeze, pid, signal.SIGCONT))
@@ -164,7 +164,7 @@ def test_two_thousand_operations_through_faults_and_kills(world: World) -> None:
                 seed=number,
             )
     # The remote is down for a moment, so that breakers open.
-    stand_in.simulator.fault("uncoded_5xx_before_commit", times=60)
+    stand_in.simulator.fault("uncoded_5xx_before_commit", times=150)
     cluster = world.hub_run(HUB_LOG_LEVEL="WARNING")
     world.wait_for(lambda: len(cluster.children()) == 2, 60, saying="a cluster of two drains")
     killer = Killer(cluster, SEED, freeze=3.0)
