@@ -27,6 +27,7 @@ GROUPS = (
             "ReviewCase",
             "Candidate",
             "Decision",
+            "Note",
             "Attempt",
             "Evidence",
             "Dependency",

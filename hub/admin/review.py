@@ -21,7 +21,7 @@ from hub.admin.base import (
     TenantFilter,
 )
 from hub.admin.operation import story_link
-from hub.models import Candidate, Decision, ReviewCase
+from hub.models import Candidate, Decision, Note, ReviewCase
 from hub.models.review import Subject
 from hub.panel import choices, drift, words
 from hub.panel.operation import SEE_VALUES
@@ -134,7 +134,7 @@ class CandidateAdmin(ReadOnlyAdmin):
     values = ("shown_fields", "shown_differences")
     fields = (
         "story", "remote_ref", "matches", "reference", "version", "url", "place", "seen_at",
-        "shown_fields", "shown_differences",
+        "refused_at", "refused_by", "shown_fields", "shown_differences",
     )  # fmt: skip
     readonly_fields = ("story", "shown_fields", "shown_differences")
 
@@ -176,7 +176,7 @@ class DecisionAdmin(ReadOnlyAdmin):
     list_filter = (DecisionFilter, "done")
     fields = (
         "at", "shown_action", "story", "by_name", "reason", "done", "shown_result", "seen_state",
-        "seen_token", "remote_ref",
+        "seen_token", "remote_ref", "advice_shown", "effects",
     )  # fmt: skip
     readonly_fields = ("story", "shown_action", "shown_result")
 
@@ -192,3 +192,15 @@ class DecisionAdmin(ReadOnlyAdmin):
     def shown_result(self, row: Decision) -> str:
         """In the reader's language; a refusal was worded in that of whoever met it."""
         return (row.done and words.decided(row.action, row.remote_ref)) or row.result
+
+
+@admin.register(Note)
+class NoteAdmin(ReadOnlyAdmin):
+    list_display = ("id", "at", "story", "by_name", "text")
+    list_select_related = ("case",)
+    fields = ("at", "story", "by_name", "text")
+    readonly_fields = ("story",)
+
+    @admin.display(description=_("operation"))
+    def story(self, row: Note) -> SafeString | str:
+        return story_link(row.case.operation_id)

@@ -7,7 +7,7 @@ from hub.models.gate import Bucket, Gate
 from hub.models.installation import Heartbeat, Installation
 from hub.models.mapping import Mapping
 from hub.models.operation import Attempt, Dependency, Evidence, Operation
-from hub.models.review import Candidate, Decision, ReviewCase
+from hub.models.review import Candidate, Decision, Note, ReviewCase
 from hub.models.tenant import Tenant
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Heartbeat",
     "Installation",
     "Mapping",
+    "Note",
     "Operation",
     "ReviewCase",
     "Tenant",

@@ -31,6 +31,14 @@ class ReviewCase(models.Model):
     opened_at = models.DateTimeField(_("opened"))
     closed_at = models.DateTimeField(_("closed"), null=True, blank=True)
     closed_by = models.CharField(_("closed by"), max_length=150, blank=True)
+    assigned_to = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        verbose_name=_("assigned to"),
+    )
 
     class Meta:
         verbose_name = _("review case")
@@ -69,6 +77,8 @@ class Candidate(models.Model):
     url = models.CharField(_("address"), max_length=500, blank=True)
     place = models.CharField(_("where it lies"), max_length=40, blank=True)
     seen_at = models.DateTimeField(_("seen"))
+    refused_at = models.DateTimeField(_("said not to be it"), null=True, blank=True)
+    refused_by = models.CharField(_("said by"), max_length=150, blank=True)
 
     class Meta:
         verbose_name = _("candidate")
@@ -107,11 +117,39 @@ class Decision(models.Model):
     at = models.DateTimeField(_("at"))
     done = models.BooleanField(_("carried out"))
     result = models.TextField(_("result"))
+    form_token = models.CharField(max_length=64, blank=True, default="", editable=False)
+    seen_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
+    advice_shown = models.TextField(_("advice shown"), blank=True, default="")
+    effects = models.TextField(_("effects"), blank=True, default="{}")
 
     class Meta:
         verbose_name = _("decision")
         verbose_name_plural = _("decisions")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["form_token"], condition=~Q(form_token=""), name="decision_once"
+            )
+        ]
         indexes = [models.Index(fields=["operation", "at"], name="decision_timeline")]
 
     def __str__(self) -> str:
         return f"{self.action} {self.operation_id}"
+
+
+class Note(models.Model):
+    """What a person wrote down about a case, for colleagues; it has no effect on the exchange."""
+
+    case = models.ForeignKey(ReviewCase, models.PROTECT, related_name="notes")
+    by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    by_name = models.CharField(_("by"), max_length=150)
+    at = models.DateTimeField(_("at"))
+    text = models.TextField(_("note"))
+
+    class Meta:
+        verbose_name = _("note")
+        verbose_name_plural = _("notes")
+
+    def __str__(self) -> str:
+        return f"{self.by_name} {self.case_id}"
