@@ -65,7 +65,6 @@ class Choice:
     enabled: bool
     why_not: str
     effect: str
-    recommended: bool = False
     needs_remote_ref: bool = False
     permission: str = DECIDE
 
@@ -87,38 +86,30 @@ class _Refused(Exception):
 # ------------------------------------------------------------------------------
 
 
-def choices(operation: Operation, now: datetime | None = None) -> list[Choice]:
-    """Every button of the operation's page, in the order they are shown."""
+def choices(
+    operation: Operation, now: datetime | None = None, *, stale: bool | None = None
+) -> list[Choice]:
+    """Every button of the operation's page, in the order they are shown.
+
+    `stale` says whether a newer version has been sent, where the caller knows it already; a list
+    of many has asked that for all of them at once.
+    """
     now = now or database_now()
     action = _declared(operation)
-    advice = (
-        ReviewCase.objects.filter(
-            subject=CaseSubject.OPERATION, subject_id=operation.pk, closed_at__isnull=True
-        )
-        .values_list("advice", flat=True)
-        .first()
-    )
     found = []
     for name in ACTIONS:
-        why, effect = _ASKED[name](operation, action, now)
+        why, effect = _ASKED[name](operation, action, now, stale)
         found.append(
             Choice(
                 name,
                 not why,
                 why,
                 effect,
-                recommended=not why and _is_advised(name, advice, operation),
                 needs_remote_ref=name == LINK,
                 permission=PERMISSIONS.get(name, DECIDE),
             )
         )
     return found
-
-
-def _is_advised(name: str, advice: str | None, operation: Operation) -> bool:
-    if advice == "correct":
-        return name == RETRY and operation.state == State.FAILED.value
-    return bool(advice) and name == advice
 
 
 def _declared(operation: Operation) -> Write | None:
@@ -132,10 +123,12 @@ def _not_here(operation: Operation) -> str:
     return _("Its state is: %(state)s.") % {"state": operation.get_state_display()}
 
 
-_Asked = Callable[[Operation, Write | None, datetime], tuple[str, str]]
+_Asked = Callable[[Operation, Write | None, datetime, bool | None], tuple[str, str]]
 
 
-def _ask_look(operation: Operation, action: Write | None, now: datetime) -> tuple[str, str]:
+def _ask_look(
+    operation: Operation, action: Write | None, now: datetime, stale: bool | None
+) -> tuple[str, str]:
     effect = _("The remote is asked again whether it happened. Nothing is sent.")
     if operation.state not in (State.REVIEW.value, State.UNCERTAIN.value):
         return _not_here(operation), effect
@@ -146,17 +139,19 @@ def _ask_look(operation: Operation, action: Write | None, now: datetime) -> tupl
     return "", effect
 
 
-def _ask_retry(operation: Operation, action: Write | None, now: datetime) -> tuple[str, str]:
+def _ask_retry(
+    operation: Operation, action: Write | None, now: datetime, stale: bool | None
+) -> tuple[str, str]:
     effect = _("The same request is sent again, with the same key.")
     if action is None:
         return _("The code of this action is not installed."), effect
     if operation.state == State.FAILED.value:
-        if _is_stale(operation, action):
+        if _is_stale(operation, action, stale):
             return _("A newer version has been sent; this one is no longer wanted."), effect
         return "", _("The same request is sent again, because its cause has been corrected.")
     if operation.state != State.REVIEW.value:
         return _not_here(operation), effect
-    if _is_stale(operation, action):
+    if _is_stale(operation, action, stale):
         return _("A newer version has been sent; this one is no longer wanted."), effect
     if operation.maybe_executed and not _harmless(operation, action, now):
         if not action.can_look:
@@ -177,7 +172,9 @@ def _ask_retry(operation: Operation, action: Write | None, now: datetime) -> tup
     return "", effect
 
 
-def _ask_send_again(operation: Operation, action: Write | None, now: datetime) -> tuple[str, str]:
+def _ask_send_again(
+    operation: Operation, action: Write | None, now: datetime, stale: bool | None
+) -> tuple[str, str]:
     effect = _(
         "This operation is closed with its doubt on record, and a new one of the same content "
         "is sent. If the first one did happen, there will be two."
@@ -190,12 +187,14 @@ def _ask_send_again(operation: Operation, action: Write | None, now: datetime) -
         return _("Nothing is in doubt: an ordinary retry is enough."), effect
     if _harmless(operation, action, now):
         return _("Repeating it is harmless: an ordinary retry is enough."), effect
-    if _is_stale(operation, action):
+    if _is_stale(operation, action, stale):
         return _("A newer version has been sent; this one is no longer wanted."), effect
     return "", effect
 
 
-def _ask_link(operation: Operation, action: Write | None, now: datetime) -> tuple[str, str]:
+def _ask_link(
+    operation: Operation, action: Write | None, now: datetime, stale: bool | None
+) -> tuple[str, str]:
     effect = _(
         "The object you name is read; the operation is then confirmed with it. Nothing is sent."
     )
@@ -208,7 +207,9 @@ def _ask_link(operation: Operation, action: Write | None, now: datetime) -> tupl
     return "", effect
 
 
-def _ask_discard(operation: Operation, action: Write | None, now: datetime) -> tuple[str, str]:
+def _ask_discard(
+    operation: Operation, action: Write | None, now: datetime, stale: bool | None
+) -> tuple[str, str]:
     effect = (
         _(
             "The operation is closed without sending anything. Its doubt stays on record: "
@@ -226,7 +227,9 @@ def _ask_discard(operation: Operation, action: Write | None, now: datetime) -> t
     return _not_here(operation), effect
 
 
-def _ask_take_over(operation: Operation, action: Write | None, now: datetime) -> tuple[str, str]:
+def _ask_take_over(
+    operation: Operation, action: Write | None, now: datetime, stale: bool | None
+) -> tuple[str, str]:
     effect = _("The machine stops working on it, and the case is yours.")
     if operation.state in (State.UNCERTAIN.value, State.ACCEPTED.value):
         return "", effect
@@ -261,7 +264,9 @@ def _harmless(operation: Operation, action: Write, now: datetime) -> bool:
     return action.safety is SafetyClass.B
 
 
-def _is_stale(operation: Operation, action: Write) -> bool:
+def _is_stale(operation: Operation, action: Write, known: bool | None) -> bool:
+    if known is not None:
+        return known
     return (
         action.is_full_state
         and Operation.objects.filter(
@@ -374,7 +379,7 @@ def _carry_out(
     row = _as_seen(operation_id, record.seen_state, record.seen_token or 0)
     now = database_now()
     declared = _declared(row)
-    why, _effect = _ASKED[action](row, declared, now)
+    why, _effect = _ASKED[action](row, declared, now, None)
     if why:
         raise _Refused(why)
     case = (

@@ -38,6 +38,10 @@ ROWS: dict[str, frozenset[str]] = {
             "transforms",
             "verdicts",
             "waits",
+            "advice",
+            "candidates",
+            "reasons",
+            "urgency",
         }
     ),
     THINGS: frozenset(
@@ -74,6 +78,7 @@ ROWS: dict[str, frozenset[str]] = {
             "outbox",
             "reconcile",
             "review",
+            "situation",
             "story",
             "sweep",
         }

@@ -81,11 +81,11 @@ class ReviewCaseAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         case = options.get("obj")
         if case is not None:
-            buttons = choices.of_case(case, request.user)
+            settled = choices.of_case(case, request.user)
             values = request.user.has_perm(SEE_VALUES)
             context |= {
-                "buttons": buttons,
-                "advice": choices.advice(case, buttons),
+                "buttons": settled.buttons,
+                "advice": settled.advice,
                 "may_decide": request.user.has_perm(review.DECIDE),
                 "values": values,
                 "came_again": drift.came_again(case.operation, values=values)
@@ -93,6 +93,16 @@ class ReviewCaseAdmin(ReadOnlyAdmin):
                 else [],
             }
         return super().render_change_form(request, context, *args, **options)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The list, with what is advised for each row of the page, asked for all at once."""
+        page = super().get_changelist_instance(request)
+        rows = list(page.result_list)
+        found = choices.of_cases(rows)
+        for row in rows:
+            row.advised = str(found[row.pk].advice)
+        page.result_list = rows
+        return page
 
     def scans(self, request: HttpRequest) -> bool:
         """Open cases are few and have their index; the closed ones are many."""
@@ -112,8 +122,9 @@ class ReviewCaseAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("recommended action"))
     def advised(self, row: ReviewCase) -> str:
-        button = choices.advice(row, choices.of_case(row)).button
-        return button.label if button is not None else "–"
+        """Verb and strength; asked of all rows of the page at once (`get_changelist_instance`)."""
+        found: str = getattr(row, "advised", "")
+        return found or "–"
 
     @admin.display(description=_("what happened"))
     def told(self, row: ReviewCase) -> SafeString | str:

@@ -59,7 +59,7 @@ def close(request: HttpRequest, pk: int) -> HttpResponse:
     if not closable(case):
         messages.warning(request, _("This case is closed already, or closes with its operation."))
         return back
-    closing = next(one for one in of_case(case, request.user) if one.action == CLOSE)
+    closing = next(one for one in of_case(case, request.user).buttons if one.action == CLOSE)
     if closing.why_not:
         messages.warning(request, closing.why_not)
         return back

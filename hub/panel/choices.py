@@ -1,24 +1,27 @@
 """Which buttons a case has, and which of them is recommended.
 
-The one place that decides either: a recommendation is chosen among the buttons that can be pressed,
-so no page and no list names one that is not there.
+The one place that decides either: the advice table says what is advised, and the button is chosen
+among those that can be pressed, so no page and no list names one that is not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from hub import review
+from hub import review, situation
+from hub.advice import Advised, Verb, advise
 from hub.models import Candidate, Mapping, Operation, ReviewCase
 from hub.models.gate import Breaker
 from hub.models.review import Subject
 from hub.panel import words
 from hub.panel.connection import gate_of
+from hub.sql import database_now
 
 TEST, RESUME, CLOSE = "test", "resume", "close"
 
@@ -38,16 +41,30 @@ class Button:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is recommended: what to do first, if anything, and the button; either may be empty."""
+    """What the advice table says of a case, in words, and the button that carries it out."""
 
-    first: str = ""
     button: Button | None = None
+    row: int = 0
+    """The row of the table; 0 where no table speaks of it."""
+    said: str = ""
+    strength: str = ""
+    facts: tuple[str, ...] = ()
+    would_change: tuple[str, ...] = ()
+    short: str = ""
+    """What to do in a word or two, for a list."""
+    urgency: str = ""
 
     def __str__(self) -> str:
-        return ": ".join(
-            part.rstrip(".") for part in (self.first, self.button.label if self.button else "")
-            if part
-        )  # fmt: skip
+        short = self.short or (self.button.label if self.button else "")
+        return " · ".join(part for part in (short, self.strength) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How a case can be settled: every button, and what is advised."""
+
+    buttons: list[Button]
+    advice: Advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +108,19 @@ def ties(operation: Operation, candidates: Collection[Candidate]) -> Ties:
 
 
 def of_operation(
-    operation: Operation, user: Any = None, candidates: Iterable[Candidate] = ()
+    operation: Operation,
+    user: Any = None,
+    *,
+    known: situation.Known | None = None,
+    now: datetime | None = None,
 ) -> list[Button]:
     """Every button of an operation's page; without a user, as for one who may everything.
 
-    The candidates of its case are asked for only where they matter: a list has many cases.
+    `known` is what its open case was found to be; without one nothing is recommended.
     """
+    stale = known.stale if known is not None else None
     buttons = []
-    for choice in review.choices(operation):
+    for choice in review.choices(operation, now, stale=stale):
         why_not = choice.why_not
         if not why_not and not _may(user, review.DECIDE, choice.permission):
             why_not = _("You lack the permission for it.")
@@ -108,38 +130,72 @@ def of_operation(
                 words.decision(choice.action),
                 choice.effect,
                 why_not,
-                choice.recommended and not why_not,
-                choice.needs_remote_ref,
+                needs_remote_ref=choice.needs_remote_ref,
             )
         )
-    advised = next((one for one in buttons if one.recommended), None)
-    if advised is not None and advised.action == review.LINK:
-        named = list(candidates)
-        known = ties(operation, named)
-        if named and all(known.why_not(one.remote_ref) for one in named):
-            # A link would be refused: it can be tried with another id, but not be recommended.
-            buttons = [replace(one, recommended=False) for one in buttons]
-    return buttons
+    if known is None:
+        return buttons
+    chosen = _chosen(advise(known.situation), known, buttons)
+    return [replace(one, recommended=one.action == chosen) for one in buttons]
 
 
-def of_case(case: ReviewCase, user: Any = None) -> list[Button]:
-    """The buttons that settle a case, whatever it is about; none once it is closed."""
+STANDS_IN: dict[Verb, tuple[Verb, ...]] = {
+    # A repeat in doubt begins with a look; where it cannot be pressed, the look by itself can.
+    Verb.RETRY: (Verb.LOOK,),
+    # To mark a result by hand is to name its record, until there is a button for the rest.
+    Verb.CONFIRM: (Verb.LINK,),
+}
+"""What leads the same way as an advised verb that cannot be pressed just now."""
+
+
+def _chosen(advised: Advised, known: situation.Known, buttons: Iterable[Button]) -> str:
+    """The button that carries an advice out; empty where there is none that can be pressed."""
+    if advised.verb is None:
+        return ""
+    pressable = {one.action for one in buttons if not one.why_not}
+    in_doubt = known.situation.doubt
+    others = STANDS_IN.get(advised.verb, ()) if in_doubt else ()
+    return next((one.value for one in (advised.verb, *others) if one.value in pressable), "")
+
+
+def of_cases(
+    cases: Sequence[ReviewCase], user: Any = None, now: datetime | None = None
+) -> dict[int, Settled]:
+    """Buttons and advice of many cases, by their number, in a constant number of queries."""
+    now = now or database_now()
+    still_open = [one for one in cases if one.closed_at is None]
+    known = situation.situations(still_open, now) if still_open else {}
+    found = {}
+    for case in cases:
+        buttons = _buttons(case, user, known.get(case.pk), now)
+        found[case.pk] = Settled(buttons, _advice(case, buttons, known.get(case.pk)))
+    return found
+
+
+def of_case(case: ReviewCase, user: Any = None) -> Settled:
+    """The buttons that settle a case, whatever it is about, and the advice; neither once closed."""
+    return of_cases([case], user)[case.pk]
+
+
+def _buttons(
+    case: ReviewCase, user: Any, known: situation.Known | None, now: datetime
+) -> list[Button]:
     if case.closed_at is not None:
         return []
     if case.subject == Subject.OPERATION:
         operation = case.operation
         if operation is None:
             return []
-        operation.connection = case.connection
         address = reverse("admin:operation_story", args=[operation.pk])
-        buttons = of_operation(operation, user, case.candidates.only("remote_ref")[:20])
+        buttons = of_operation(operation, user, known=known, now=now)
         return [replace(one, address=address) for one in buttons]
+    may = _may(user, review.DECIDE)
     closing = Button(
         CLOSE,
         _("Close this case"),
         _("The question is settled, or needs no answer. Nothing is sent or changed."),
-        "" if _may(user, review.DECIDE) else _("You lack the permission for it."),
-        recommended=_may(user, review.DECIDE),
+        "" if may else _("You lack the permission for it."),
+        recommended=may,
         address=reverse("admin:case_close", args=[case.pk]),
     )
     if case.subject != Subject.CONNECTION:
@@ -176,27 +232,27 @@ def _of_connection(case: ReviewCase, closing: Button, user: Any) -> list[Button]
     return [asking, resuming, replace(closing, why_not=still, recommended=False)]
 
 
-def advice(case: ReviewCase, buttons: Iterable[Button]) -> Advice:
-    """What is recommended for a case, among its buttons; empty when nothing is."""
-    button = next((one for one in buttons if one.recommended and not one.why_not), None)
-    if button is None:
+def _advice(case: ReviewCase, buttons: Iterable[Button], known: situation.Known | None) -> Advice:
+    """The advice of the table, and the button that carries it out among those there are."""
+    if known is None:
         return Advice()
-    return Advice(_first(case, button), button)
-
-
-def _first(case: ReviewCase, button: Button) -> str:
-    """What to do before the button is pressed."""
-    if case.subject == Subject.DRIFT:
-        return _(
-            "Compare both. If the new data is right, have it submitted under a new version; then"
-        )
-    if case.subject == Subject.DUPLICATE:
-        return _("Compare both objects there and remove the one too many; then")
-    if case.subject == Subject.CONNECTION and button.action == TEST:
-        return _("Put right what the connection needs; then")
-    if case.subject == Subject.OPERATION and case.advice == "correct":
-        return _("Correct the cause; then")
-    return ""
+    button = next((one for one in buttons if one.recommended and not one.why_not), None)
+    advised = advise(known.situation)
+    if case.subject == Subject.CONNECTION and known.situation.access_refused_since is None:
+        # Paused by a person, stopped by itself, or open again: no row of the table is about that.
+        testing = button is not None and button.action == TEST
+        said = _("Put right what the connection needs, then test it.") if testing else ""
+        return Advice(button=button, said=said)
+    return Advice(
+        button=button,
+        row=advised.row,
+        said=words.advice(advised),
+        strength=words.strength(advised.strength),
+        facts=tuple(words.fact(one) for one in advised.facts),
+        would_change=tuple(words.would_change(one) for one in advised.would_change),
+        short=button.label if button is not None else words.advice_in_short(advised.row),
+        urgency=words.urgency(known.urgency),
+    )
 
 
 def _may(user: Any, *permissions: str) -> bool:

@@ -346,7 +346,12 @@ def _page(
     lines, cut = timeline(operation, values=values)
     stands = connection_pages.standing(operation.connection)
     known = choices.ties(operation, candidates)
-    found = choices.of_operation(operation, request.user, candidates)
+    if case is not None:
+        case.operation, case.connection = operation, operation.connection
+        settled = choices.of_case(case, request.user)
+        found, advice = settled.buttons, settled.advice
+    else:
+        found, advice = choices.of_operation(operation, request.user, now=now), None
     context = {
         **admin.site.each_context(request),
         "title": _("Operation %(number)s") % {"number": operation.pk},
@@ -364,7 +369,7 @@ def _page(
         "case_reason": words.reason(case.reason_code) if case else "",
         "case_summary": words.in_english(case.summary) if case else "",
         "case_open_for": words.ago(case.opened_at, now) if case else "",
-        "advice": choices.advice(case, found) if case else None,
+        "advice": advice,
         "may_decide": request.user.has_perm(review.DECIDE),
         "search": there.search(operation, _object(operation.payload), found, values=values),
         "assumption": words.ASSUMPTIONS.get(case.assumption) if case else None,

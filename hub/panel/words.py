@@ -10,15 +10,21 @@ from datetime import datetime, timedelta
 
 from django.apps import apps
 from django.utils import translation
+from django.utils.formats import date_format
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
+from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from hub.advice import Advised, Fact, Happened, Strength, Value, Verb
+from hub.candidates import Check
 from hub.contract import SafetyClass
+from hub.reasons import Reason, reason_of
 from hub.states import Outcome, Purpose, State
+from hub.urgency import Share, Urgency
 
 Words = dict[str, "str | Promise"]
 
@@ -310,3 +316,319 @@ def state_means(state: str, *, doubt: bool) -> str:
     if state == State.DISCARDED and doubt:
         return str(_("It was closed; nobody knows whether it happened."))
     return str(STATE_MEANS.get(state, ""))
+
+
+# --- the advice of the table ----------------------------------------------------------------------
+
+STRENGTHS: Words = {
+    Strength.SAFE: _("safe"),
+    Strength.LIKELY: _("likely"),
+    Strength.JUDGEMENT: _("your judgement"),
+}
+
+HAPPENED: Words = {
+    Happened.NO: _("○ No"),
+    Happened.MAYBE: _("◐ Maybe"),
+    Happened.STARTED: _("◔ Started there"),
+    Happened.YES: _("● Yes"),
+}
+
+CASE_REASONS: Words = {
+    Reason.UNKNOWN_OUTCOME: _("We could not find out whether it happened"),
+    Reason.NO_LOOKUP: _("No answer, and no way to look it up"),
+    Reason.KEY_EXPIRED: _("Too late to repeat safely"),
+    Reason.MANY_CANDIDATES: _("Several records could be it"),
+    Reason.NOT_PROVEN: _("One record looks like it"),
+    Reason.PAYLOAD_CHANGED: _("Same action, other data"),
+    Reason.VERSION_MOVED: _("The source changed meanwhile"),
+    Reason.MAPPING_CONFLICT: _("That record is already linked to another"),
+    Reason.OTHER_VERSION: _("The result belongs to another version"),
+    Reason.OWNERSHIP: _("Two systems disagree; a person chooses"),
+    Reason.PERMISSION: _("They refuse us this action"),
+    Reason.VALIDATION: _("They refuse the data"),
+    Reason.CONFIGURATION: _("A setting on our side is wrong"),
+    Reason.REMOTE_CONFLICT: _("Somebody changed it there at the same time"),
+    Reason.ATTEMPTS_USED: _("It kept failing"),
+    Reason.DIFFERENCE: _("The record differs there"),
+    Reason.DUPLICATES: _("It exists more than once there"),
+    Reason.CONTRACT_BROKEN: _("The system did not do what it promises"),
+    Reason.CONNECTION_STOPPED: _("The system refuses our access"),
+    Reason.INTERNAL: _("A fault of the hub; a developer must look"),
+}
+
+ADVICE: dict[str, str | Promise] = {
+    "1": _(
+        "The same action came with other data. The first stands; send the other as new if it is "
+        "wanted."
+    ),
+    "2": _("In hand until %(time)s. Wait."),
+    "3": _("It happened %(n)s times. Choose the record to keep."),
+    "4": _(
+        "Record %(id)s is ours but linked to %(other)s. Do not send; find out which link is right."
+    ),
+    "4 own": _(
+        "Record %(id)s is ours, but ours is linked to %(own)s. Do not send; find out which link "
+        "is right."
+    ),
+    "5": _("It happened, and somebody deleted %(id)s there."),
+    "6": _("Result of version %(a)s; we need %(b)s. Do not publish it."),
+    "7": _("%(id)s is ours, but %(n)s of our fields differ there. Compare."),
+    "8": _("It happened: %(id)s carries our reference. Link it."),
+    "9": _("It happened: link %(id)s; version %(version)s is sent next."),
+    "10": _("A newer version replaces all of this."),
+    "11": _("Nothing was done there. Retry; if %(system)s is stopped it waits until it answers."),
+    "12": _("%(system)s refused: “%(words)s”. Correct the cause."),
+    "13": _("Too early to tell. Look again."),
+    "13 time": _("Too early to tell. Look again from %(time)s."),
+    "14": _("The record there already shows our values."),
+    "15": _("The record there is unchanged. Retry."),
+    "16": _("Somebody else changed it there. Compare first."),
+    "17": _(
+        "%(id)s has no reference of ours but looks like it (%(n)s of %(m)s fields). Compare; it "
+        "may have been entered by hand."
+    ),
+    "18": _("Records that could be it: %(n)s. Compare."),
+    "19": _("A repeat changes nothing there. Retry."),
+    "19 until": _("%(system)s recognises a repeat until %(until)s. Retry."),
+    "20": _("It did not happen: complete looks that found nothing: %(n)s. Retry."),
+    "21": _("Probably not there, but not settled: %(missing)s. If it is, there will be two."),
+    "22": _("From here nobody can tell. Ask there, then mark the result."),
+    "22 contact": _("From here nobody can tell. Ask %(contact)s, then mark the result."),
+    "23": _("%(ours)s and %(theirs)s disagree on %(field)s."),
+    "24": _("%(field)s differs there and %(owner)s owns it."),
+    "25": _(
+        "%(system)s refuses our access since %(time)s. Waiting changes, which go by themselves "
+        "afterwards: %(n)s."
+    ),
+    "26": _("No rule fits; the facts are below."),
+}
+"""The sentence of each row; a second word names the fact that asks for another wording."""
+
+ADVICE_SHORT: dict[int, str | Promise] = {
+    1: _("Discard, or leave it"),
+    2: _("Wait"),
+    3: _("Choose the record to keep"),
+    4: _("Find the right link"),
+    5: _("Restore it there and link it, or discard"),
+    6: _("Do not publish"),
+    7: _("Compare, then link"),
+    8: _("Link"),
+    9: _("Link"),
+    10: _("Discard: a newer one goes"),
+    11: _("Retry"),
+    12: _("Correct the cause"),
+    13: _("Look again"),
+    14: _("Confirm as done"),
+    15: _("Retry"),
+    16: _("Compare"),
+    17: _("Compare, probably link"),
+    18: _("Compare"),
+    19: _("Retry"),
+    20: _("Retry"),
+    21: _("A person may send anyway"),
+    22: _("Ask there"),
+    23: _("Choose the value"),
+    24: _("Choose the owner's value"),
+    25: _("Repair the access"),
+    26: _("Ask a senior"),
+}
+"""Each row in a word or two, where no button carries it out."""
+
+CHECKS: Words = {
+    Check.PAGES: _("not every page was read"),
+    Check.ACCOUNT: _("it is not certain that the right account was asked"),
+    Check.REFERENCE: _("our reference can get lost there"),
+    Check.EXECUTION: _("it was too early for a late execution, or how late that can be is unknown"),
+    Check.INDEX: _("their search may not show it yet, or how late it does is unknown"),
+    Check.TWICE: _("it was not looked for twice"),
+    Check.CLOCK: _("our clock made a jump"),
+    Check.SET_ASIDE: _("a person set a look-alike aside, which proves nothing"),
+}
+"""What is missing to be sure that it is not there."""
+
+FACTS: Words = {
+    "data_changed": _("The data differs from what was first sent under this key"),
+    "in_hand": _("A worker has it until %(time)s"),
+    "doubt": _("It was sent, and no usable answer came"),
+    "nothing_left": _("Nothing is there of it"),
+    "for_now": _("They refused it for the moment, without effect"),
+    "for_good": _("It was refused or cannot be sent: %(words)s"),
+    "no_look": _("%(system)s offers no way to look this up"),
+    "look_none": _("It was not looked up since it was sent"),
+    "look_failed": _("The last look failed, which is no answer"),
+    "look_incomplete": _("The last look was not complete"),
+    "look_too_early": _("The last look came too early to count"),
+    "look_good": _("It was looked up; looks since it was sent: %(n)s"),
+    "carries_ours": _("%(id)s carries our reference"),
+    "returned": _("They named %(id)s in an answer"),
+    "different": _("Fields of ours that differ in %(id)s: %(n)s"),
+    "equal": _("Every field we own is equal in %(id)s"),
+    "linked": _("%(id)s is linked to %(other)s"),
+    "own_link": _("Our record is linked to %(id)s"),
+    "free": _("%(id)s is linked to nothing else"),
+    "put_away": _("%(id)s lies in the %(place)s there"),
+    "looks_like": _("%(id)s has no reference of ours; %(n)s of %(m)s fields are equal"),
+    "existed_before": _("%(id)s was made before we sent anything"),
+    "by_somebody": _("%(id)s was made too late to be ours: probably entered by somebody else"),
+    "refused": _("A person said that %(id)s is not it, which proves nothing"),
+    "carries_other": _("%(id)s carries the reference of %(other)s"),
+    "duplicates": _("Objects this operation is known to have made: %(n)s"),
+    "result_version": _("The result is of version %(a)s, and %(b)s is needed"),
+    "read_equal": _("Read back, it is as we mean it"),
+    "read_before": _("Read back, it is as it was before"),
+    "read_neither": _("Read back, it is neither as before nor as we mean it, or is gone"),
+    "key_alive": _("They recognise a repeat until %(time)s"),
+    "harmless": _("A repeat adds nothing there, whenever it comes"),
+    "key_gone": _("They recognise a repeat no longer, or not for certain: until %(time)s"),
+    "check_missing": _("Not certain that it is not there: %(check)s"),
+    "job_lost": _("They do not know the job any more"),
+    "newer": _("Version %(version)s of the same record waits behind it"),
+    "asked": _("A rule asks a person about %(field)s"),
+    "difference": _("%(field)s differs; its owner is %(owner)s"),
+    "access": _("Access refused since %(time)s; changes that wait: %(n)s"),
+}
+
+WOULD_CHANGE: Words = {
+    "wanted": _("the other data, once it is submitted as a new version"),
+    "lease": _("the end of the work in hand"),
+    "one_withdrawn": _("one of them turning out not to be ours"),
+    "link_freed": _("the other link being removed"),
+    "restored_there": _("the record being restored there"),
+    "version_wanted": _("that version being wanted after all"),
+    "fields_equal": _("the fields becoming equal"),
+    "second_proven": _("a second record with our reference"),
+    "linked_meanwhile": _("somebody linking it to another record"),
+    "newer_gone": _("the newer version being discarded"),
+    "trace": _("any sign that it did happen"),
+    "corrected": _("the cause being corrected"),
+    "good_look": _("a complete look that is late enough"),
+    "read_differs": _("another look that shows other values"),
+    "read_equal": _("the record showing our values"),
+    "second_like": _("a second look-alike"),
+    "reference_seen": _("a record that carries our reference"),
+    "key_out": _("the end of the time in which a repeat is harmless"),
+    "check_made": _("the missing check being made"),
+    "told_there": _("somebody there who knows"),
+    "owner_named": _("a rule that names the owner"),
+    "values_equal": _("the values becoming equal"),
+    "access_open": _("a test of the connection that succeeds"),
+    "more_known": _("one more fact"),
+}
+
+VERBS: dict[str, tuple[str | Promise, str | Promise]] = {
+    Verb.LOOK: (_("Look again"), _("Asks only; changes nothing there.")),
+    Verb.TAKE_OVER: (_("Take over"), _("The hub stops checking; you decide.")),
+    Verb.RETRY: (_("Retry"), _("Sends the same data again, once.")),
+    Verb.LINK: (_("Link to this"), _("From now on %(here)s is %(there)s.")),
+    Verb.NOT_SAME: (_("It is not this one"), _("Hides it; proves nothing.")),
+    Verb.CONFIRM: (_("Confirm as done"), _("Marks it done on your word.")),
+    Verb.DISCARD: (_("Discard"), _("Will not be sent.")),
+    Verb.CHOOSE: (_("Choose the value"), _("%(field)s becomes %(value)s in %(systems)s.")),
+    Verb.SEND_ANYWAY: (_("Send anyway"), _("May create a second one.")),
+    Verb.TAKE: (_("Take"), _("No effect on the exchange.")),
+    Verb.NOTE: (_("Note"), _("No effect on the exchange.")),
+}
+"""Label and effect line of each verb."""
+
+WHY_NOT: dict[str, str | Promise] = {
+    "retry early": _(
+        "It may already be there; a second sending could duplicate it. Look first; a look counts "
+        "from %(time)s."
+    ),
+    "retry found": _("It already happened: record %(id)s."),
+    "retry look-alike": _("%(id)s looks like it; decide about it first."),
+    "retry changed": _("These are no longer the data first sent. Send as new."),
+    "retry key": _("%(system)s stopped recognising a repeat at %(time)s. Look first."),
+    "retry hub": _("The hub does it by itself at %(time)s."),
+    "in hand": _("It is being sent; possible again at %(time)s at the latest."),
+    "checking": _("The hub is still checking; next look %(time)s. Take over to decide yourself."),
+    "link none": _("No possible record yet. Look again, or type its number."),
+    "link taken": _("%(id)s is linked to %(other)s."),
+    "not same proven": _("It carries our reference: it is ours."),
+    "no look": _("%(system)s offers no way to look this up."),
+    "confirm create": _("A new record must be named: choose it or type its number."),
+    "discard done": _("It is done; undo it there, or send a correction."),
+    "discard maybe": _("It may have happened; let the hub find out, or take over."),
+    "right": _("Needs the right “%(right)s”. Ask %(who)s."),
+    "bulk": _("Each of these needs a look."),
+}
+"""Why a button cannot be pressed; each names a condition and, where time matters, a time."""
+
+_URGENT: dict[str, str | Promise] = {
+    Share.HARM: _("harm (%(points)d)"),
+    Share.IRREVERSIBLE: _("cannot be undone (%(points)d)"),
+    Share.KEY_LIFE: _("safe repeat runs out (%(points)d)"),
+    Share.AGE: _("waiting (%(points)d)"),
+}
+
+
+def strength(of: Strength) -> str:
+    """How far an advice may be followed."""
+    return str(STRENGTHS[of])
+
+
+def case_reason(code: str) -> str:
+    """Why a case stands before a person, in one of the panel's reasons; else the code's words."""
+    found = reason_of(code)
+    return str(CASE_REASONS[found]) if found is not None else reason(code)
+
+
+def advice(advised: Advised) -> str:
+    """The sentence of an advice."""
+    params = dict(advised.params)
+    named = (f"{advised.row} {name}" for name, value in params.items() if value != "")
+    key = next((one for one in named if one in ADVICE), str(advised.row))
+    if params.get("missing"):
+        params["missing"] = str(CHECKS[str(params["missing"])])
+    return _filled_in(ADVICE[key], params)
+
+
+def advice_in_short(row: int) -> str:
+    """What a row advises, in a word or two."""
+    return str(ADVICE_SHORT[row])
+
+
+def fact(one: Fact) -> str:
+    """A fact an advice cites."""
+    params = dict(one.params)
+    if "check" in params:
+        params["check"] = str(CHECKS[str(params["check"])])
+    return _filled_in(FACTS[one.said], params)
+
+
+def would_change(code: str) -> str:
+    """What would change an advice."""
+    return str(WOULD_CHANGE[code])
+
+
+def why_not(case: str, **params: Value) -> str:
+    """Why a button cannot be pressed."""
+    return _filled_in(WHY_NOT[case], params)
+
+
+def urgency(of: Urgency) -> str:
+    """The number and what it is made of: "73: harm (35), cannot be undone (25), …"."""
+    parts = []
+    for part in of.parts:
+        if part.share is Share.HELD:
+            parts.append(
+                ngettext(
+                    "%(count)d waits behind it (%(points)d)",
+                    "%(count)d wait behind it (%(points)d)",
+                    part.count,
+                )
+                % {"count": part.count, "points": part.points}
+            )
+        else:
+            parts.append(str(_URGENT[part.share]) % {"points": part.points})
+    return f"{of.number}: {', '.join(parts)}" if parts else str(of.number)
+
+
+def _filled_in(text: str | Promise, params: dict[str, Value]) -> str:
+    shown = {
+        name: date_format(localtime(value), "DATETIME_FORMAT")
+        if isinstance(value, datetime)
+        else ("?" if value == "" else value)
+        for name, value in params.items()
+    }
+    return str(text) % shown

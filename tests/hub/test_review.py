@@ -128,7 +128,6 @@ def test_every_button_is_enabled_or_says_why_not(crm: Connection, state: str) ->
             for one in shown:
                 assert one.enabled != bool(one.why_not), one
                 assert one.effect.strip(), one
-                assert not one.recommended or one.enabled, one
             enabled = {one.action for one in shown if one.enabled}
             assert enabled == _expected(state, doubt, declared), (action, state, doubt)
             before = _everything()
@@ -326,14 +325,6 @@ def test_without_its_code_only_discarding_is_left(crm: Connection) -> None:
     row.refresh_from_db()
     assert {one.action for one in review.choices(row) if one.enabled} == {"discard"}
     assert _act(row, "discard").done
-
-
-def test_what_advice_there_is_is_recommended_once(crm: Connection) -> None:
-    row = rows.operation(crm, "review", action="c.create", maybe_executed=True)
-    ReviewCase.objects.update(advice="look_again")
-    assert [one.action for one in review.choices(row) if one.recommended] == ["look_again"]
-    ReviewCase.objects.update(advice="take_over")
-    assert not [one for one in review.choices(row) if one.recommended]
 
 
 # --- links ----------------------------------------------------------------------------------------
