@@ -313,7 +313,7 @@ def _sightings(
                 if other is not None and other[:2] != (row.connection_id, row.stream)
                 else "",
                 linked_to=_linked_to(row, one.remote_ref, rows),
-                refused=getattr(one, "refused_at", None) is not None,
+                refused=one.refused_at is not None,
                 place=one.place,
                 version=one.version,
                 fields=max(len(_object(one.fields)), len(_list(one.differences))),

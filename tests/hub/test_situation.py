@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from hub import gate, situation
 from hub.advice import Ended, Look, ReadBack, advise
-from hub.candidates import Proof, Sureness
+from hub.candidates import Check, Proof, Sureness
 from hub.models import Connection, Operation, ReviewCase
 from hub.panel import choices
 from hub.sql import database_now
@@ -167,6 +167,19 @@ def test_one_that_carries_another_records_reference_is_excluded(crm: Connection)
     row = in_review(crm)
     candidate(row, reference=other.reference, matches=True)
     assert [one.proof for one in known(row).situation.candidates] == [Proof.EXCLUDED]
+
+
+def test_not_the_same_hides_a_look_alike_and_proves_no_absence(crm: Connection) -> None:
+    """Looks that would prove absence do not, once a person has set aside what they found."""
+    row = in_review(crm, absent_since=rows.ago(200), looks=2)
+    tried(row, 100, NOTHING)
+    candidate(row, matches=True)
+    assert advise(known(row).situation).row == 17
+    case_of(row).candidates.update(refused_at=database_now())
+    found = known(row).situation
+    assert [one.proof for one in found.candidates] == [Proof.REFUSED]
+    assert found.absence.missing == (Check.SET_ASIDE,)
+    assert advise(found).row == 21
 
 
 def test_what_a_late_answer_named_is_proven(crm: Connection) -> None:
