@@ -126,6 +126,8 @@ class Situation:
     """The newest version of the record that waits; 0 when there is none."""
     newer_covers: bool = False
     """That version replaces every field of this one."""
+    overtaken: int = 0
+    """A newer version that was sent already and says all that this one says; 0: there is none."""
     own_link: str = ""
     """What the record itself is linked to there."""
     ended: Ended = Ended.OTHER
@@ -240,6 +242,11 @@ def _moved_on(s: Situation) -> bool:
     return s.newest > s.version
 
 
+def _replaced(s: Situation) -> int:
+    """The newer version that makes this one needless; 0 when there is none."""
+    return s.newest if s.newer_covers and _moved_on(s) else s.overtaken
+
+
 def _certain(s: Situation) -> bool:
     """Nothing is in doubt, and an operation stopped over it."""
     return not s.doubt
@@ -344,8 +351,8 @@ TABLE: dict[int, _Row] = {
         ("second_proven", "linked_meanwhile"), _of_proven, ("proven", "equal", "free", "newer"),
     ),
     10: _Row(
-        lambda s: _certain(s) and s.newer_covers and _moved_on(s), Verb.DISCARD, _SAFE,
-        ("newer_gone",), lambda s: {"version": s.newest}, ("ended", "newer"),
+        lambda s: _certain(s) and _replaced(s) > 0, Verb.DISCARD, _SAFE,
+        ("newer_gone",), lambda s: {"version": _replaced(s)}, ("ended", "newer"),
     ),
     11: _Row(
         lambda s: _certain(s) and s.ended in (Ended.NOTHING_LEFT, Ended.FOR_NOW),
@@ -485,6 +492,8 @@ def _facts(s: Situation) -> list[tuple[str, Fact]]:
         add("absence", "job_lost")
     if _moved_on(s):
         add("newer", "newer", version=s.newest)
+    if s.overtaken:
+        add("newer", "overtaken", version=s.overtaken)
     for group, asked in (("asked", s.ask), ("difference", s.difference)):
         if asked is not None:
             add(group, group, **_of_asked(asked))

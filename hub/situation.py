@@ -15,7 +15,6 @@ from typing import Any
 
 from django.db.models import (
     Count,
-    Exists,
     IntegerField,
     Max,
     OuterRef,
@@ -187,7 +186,11 @@ def _around(operations: Iterable[int]) -> dict[int, Any]:
             newest=Subquery(behind.values("version")[:1]),
             newest_full=Subquery(behind.values("full_state")[:1]),
             newest_creates=Subquery(behind.values("yields_ref")[:1]),
-            overtaken=Exists(stream.filter(first_sent_at__isnull=False)),
+            overtaken=Subquery(
+                stream.filter(first_sent_at__isnull=False)
+                .order_by("-version")
+                .values("version")[:1]
+            ),
         )
         .values("pk", "held", "newest", "newest_full", "newest_creates", "overtaken")
     )
@@ -261,6 +264,9 @@ def _of_operation(
         newest=newest,
         newer_covers=bool(around.get("newest_full"))
         and (not row.yields_ref or bool(around.get("newest_creates")) or bool(own)),
+        overtaken=(around.get("overtaken") or 0)
+        if action is not None and action.is_full_state
+        else 0,
         own_link=own,
         ended=_ended(case, row, rows.sends.get(row.pk)),
         job_lost=case.reason_code in ("unknown_job", "no_result"),
@@ -276,7 +282,7 @@ def _of_operation(
     return Known(
         base,
         urgency(held=held, key_used=key_used, age=age, limit=TIME_LIMIT),
-        bool(around.get("overtaken")) and action is not None and action.is_full_state,
+        bool(base.overtaken),
         own,
         taken,
         held,

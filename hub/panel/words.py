@@ -483,6 +483,7 @@ FACTS: Words = {
     "check_missing": _("Not certain that it is not there: %(check)s"),
     "job_lost": _("They do not know the job any more"),
     "newer": _("Version %(version)s of the same record waits behind it"),
+    "overtaken": _("Version %(version)s of the same record has been sent already"),
     "asked": _("A rule asks a person about %(field)s"),
     "difference": _("%(field)s differs; its owner is %(owner)s"),
     "access": _("Access refused since %(time)s; changes that wait: %(n)s"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection as database
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 
 from hub import gate, situation
 from hub.advice import Ended, Look, ReadBack, advise
@@ -245,6 +246,17 @@ def test_what_waits_behind_it_counts_and_may_replace_it(crm: Connection) -> None
     assert [part.count for part in found.urgency.parts if part.share is Share.HELD] == [1]
 
 
+def test_one_that_was_overtaken_is_discarded_and_never_retried(crm: Connection) -> None:
+    row = rows.operation(crm, "failed", action="bp.update")
+    rows.operation(crm, "confirmed", action="bp.update", version=2)
+    found = known(row)
+    assert found.stale
+    assert (found.situation.overtaken, advise(found.situation).row) == (2, 10)
+    advice = choices.of_case(case_of(row)).advice
+    assert advice.button is not None
+    assert advice.button.action == "discard"
+
+
 def test_a_live_lease_is_waited_for(crm: Connection) -> None:
     row = in_review(crm)
     Operation.objects.filter(pk=row.pk).update(
@@ -275,6 +287,30 @@ def test_without_its_code_there_is_an_advice_all_the_same(crm: Connection) -> No
     row = in_review(crm)
     Operation.objects.filter(pk=row.pk).update(action="c.gone")
     assert advise(known(Operation.objects.get(pk=row.pk)).situation).row == 22
+
+
+# --- buttons --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("action", ["a.create", "bp.update", "c.create", "d.create", "bp.delete"])
+def test_every_button_that_cannot_be_pressed_says_why_in_both_languages(
+    crm: Connection, state: State, action: str
+) -> None:
+    """Acceptance test 16."""
+    row = rows.operation(crm, state, action=action)
+    said = {}
+    for language in ("en", "es"):
+        with translation.override(language):
+            said[language] = {
+                one.action: one.why_not for one in choices.of_operation(row) if one.why_not
+            }
+    assert said["en"]
+    assert set(said["en"]) == set(said["es"])
+    for name, text in said["en"].items():
+        assert text.strip()
+        assert said["es"][name].strip()
+        assert text != said["es"][name]
 
 
 # --- many at once ---------------------------------------------------------------------------------
