@@ -284,6 +284,9 @@ class Drain:
             lane = self._lanes[item.connection_id]
             try:
                 result = await self._carry(item)
+            except asyncio.CancelledError:
+                self._flight.ended += 1  # dropped: its lease decides
+                raise
             finally:
                 lane.running -= 1
                 self._flight.in_flight -= 1

@@ -33,6 +33,8 @@ from hub.tuning import Tuning
 
 log = logging.getLogger("hub.delivery")
 Steps = Callable[[str], None]
+_LAST_WAIT = 5.0
+"""Seconds for what the loop still has in hand when an end was asked for."""
 _WORTH_A_BATCH = 16
 """Markers asked for during a settle that are set before the claim that would follow."""
 
@@ -126,6 +128,7 @@ class Desk:
         self._tokens_at: float | None = None
         self._listening = False
         self._ending = False
+        self._ending_since = 0.0
         self._for_good = True
         self._asleep = False
         self._read, self._write = os.pipe()
@@ -179,6 +182,7 @@ class Desk:
         successor's is there: between two drains the watchdog must not see none.
         """
         self._for_good = for_good
+        self._ending_since = self._clock()
         self._ending = True
         self._wake()
 
@@ -221,7 +225,7 @@ class Desk:
                 if self._ending:
                     return
                 self._pause_after_failure()
-            while not (self._ending and not self._settler.waiting and not self._marks):
+            while not self._ended():
                 self._round()
                 self._sleep()
         except BaseException as error:
@@ -235,6 +239,14 @@ class Desk:
             finally:
                 connection.close()
                 self._deliver(lambda: None)
+
+    def _ended(self) -> bool:
+        """Whether an end was asked for, and all that was claimed has come back and is stored: a
+        claim may have been under way when it was.
+        """
+        if not self._ending or self._settler.waiting or self._marks:
+            return False
+        return self._empty_handed() or self._clock() - self._ending_since > _LAST_WAIT
 
     def _open(self) -> None:
         connection.ensure_connection()
@@ -319,7 +331,10 @@ class Desk:
                 self._next_claim = self._clock() + 0.2
 
     def _sleep(self) -> None:
-        if self._settler.waiting or self._marks or self._tokens or self._calls or self._ending:
+        if self._settler.waiting or self._marks or self._tokens or self._calls:
+            return
+        if self._ending:
+            select.select([self._read], [], [], 0.0 if self._ended() else 0.005)
             return
         now = self._clock()
         until = min(self._next_beat, self._next_sweep)
