@@ -63,6 +63,7 @@ ROWS: dict[str, frozenset[str]] = {
     ),
     VERBS: frozenset(
         {
+            "access",
             "bell",
             "cases",
             "claims",

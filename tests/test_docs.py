@@ -204,14 +204,16 @@ def test_every_constraint_is_named():
 
 
 def test_every_decision_is_explained():
-    from hub import review
+    from hub import access, review
 
     text = protocol(16)
     for action in review.ACTIONS:
         assert f"*{action.replace('_', ' ')}*" in text
     for advice in Advice:
         assert not advice or f"*{advice.replace('_', ' ')}*" in text
-    assert {review.DECIDE, *review.PERMISSIONS.values()} <= codes(text)
+    assert {
+        access.needed(one, doubt=doubt) for one in review.ACTIONS for doubt in (True, False)
+    } <= (codes(text))
 
 
 def test_assumptions_are_those_people_are_shown():

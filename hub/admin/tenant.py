@@ -7,11 +7,12 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
+from hub.admin.base import ScopedAdmin
 from hub.models import Tenant
 
 
 @admin.register(Tenant)
-class TenantAdmin(admin.ModelAdmin):
+class TenantAdmin(ScopedAdmin):
     list_display = ("slug", "name", "created_at")
     search_fields = ("slug__startswith", "name__startswith")
     fields = ("slug", "name")

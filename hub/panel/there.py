@@ -15,6 +15,7 @@ from hub.contract import Kind, Write
 from hub.models import Mapping, Operation
 from hub.panel.choices import Button
 from hub.panel.connection import in_words
+from hub.panel.values import masked
 from hub.registry import UnknownAction, UnknownIntegration
 from hub.states import State
 
@@ -32,7 +33,7 @@ class Search:
     account: str
     address: str
     by: tuple[tuple[str, str], ...]
-    """Field and value; the value is empty for those who may not see any."""
+    """Field and value, masked unless the values are shown."""
     reference: str
     """What we would have written there, for a create."""
     when: str
@@ -96,7 +97,7 @@ def _task(operation: Operation, action: Write, known: str) -> str:
 def _by(fields: dict[str, Any], *, values: bool) -> Iterable[tuple[str, str]]:
     found = [(name, text) for name, value in fields.items() if (text := _text(value))]
     for name, text in found[:MOST]:
-        yield name, text if values else ""
+        yield name, text if values else masked(text)
 
 
 def _text(value: Any) -> str:
