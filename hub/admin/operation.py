@@ -14,6 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from hub import access
 from hub.admin import search
 from hub.admin.base import (
     ActionFilter,
@@ -126,8 +127,11 @@ class OperationAdmin(ReadOnlyAdmin):
         return _LeadsToStory
 
     def scans(self, request: HttpRequest) -> bool:
-        """Unfinished operations are few and have their index; the finished ones are many."""
-        return super().scans(request) and request.GET.get("state") in ("all", *CLOSED)
+        """Unfinished operations are few and have their index; the finished ones are many, and
+        somebody's own may be far between.
+        """
+        few = request.GET.get("q") or request.GET.get("state") not in ("all", *CLOSED)
+        return not few and (super().scans(request) or not access.sees_all(request.user))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
