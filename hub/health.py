@@ -66,27 +66,22 @@ def _open_gates(now: datetime) -> QuerySet[Gate]:
     )
 
 
-def oldest_due(
-    now: datetime | None = None, *, among: Collection[int] | None = None
-) -> float | None:
+def oldest_due(now: datetime | None = None) -> float | None:
     """Seconds for which the oldest due operation has been waiting for a worker; None when nothing
     is due.
 
     Waiting are what may be claimed through an open gate, and what nobody gave back when its lease
-    ran out. `among` asks about these connections only.
+    ran out.
     """
     now = now or database_now()
     # One row of an index per connection and kind: a minimum over everything due would read it all.
     mine = Operation.objects.filter(connection_id=OuterRef("pk")).order_by("next_at")
     to_send = mine.filter(CLAIMABLE_NOW)
     to_look = mine.filter(TO_LOOK_AT, lease_until__isnull=True)
-    gates, leased = _open_gates(now), Operation.objects.filter(lease_until__lt=now)
-    if among is not None:
-        gates, leased = gates.filter(pk__in=among), leased.filter(connection__in=among)
-    firsts = gates.values_list(
+    firsts = _open_gates(now).values_list(
         Subquery(to_send.values("next_at")[:1]), Subquery(to_look.values("next_at")[:1])
     )
-    lapsed = leased.aggregate(at=Min("lease_until"))["at"]
+    lapsed = Operation.objects.filter(lease_until__lt=now).aggregate(at=Min("lease_until"))["at"]
     found = [at for pair in firsts for at in pair if at is not None and at <= now]
     found += [] if lapsed is None else [lapsed]
     return (now - min(found)).total_seconds() if found else None

@@ -18,7 +18,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from hub import access, bell, cases, keys, moves, outbox, remote
+from hub import bell, cases, keys, moves, outbox, remote
 from hub.contract import (
     BadPayload,
     CallFailed,
@@ -53,7 +53,8 @@ LOOK_AGAIN, RETRY, SEND_AGAIN, LINK, DISCARD, TAKE_OVER = (
     "take_over",
 )
 ACTIONS = (LOOK_AGAIN, RETRY, SEND_AGAIN, LINK, DISCARD, TAKE_OVER)
-DECIDE = access.DECIDE
+PERMISSIONS = {SEND_AGAIN: "hub.send_again"}
+DECIDE = "hub.decide_case"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,6 @@ class Decided:
     done: bool
     text: str
     operation_id: int
-
-
-class Lacking(PermissionError):
-    """The user lacks a permission; `permission` names it."""
-
-    def __init__(self, permission: str, text: str) -> None:
-        super().__init__(text)
-        self.permission = permission
 
 
 class _Refused(Exception):
@@ -113,7 +106,7 @@ def choices(
                 why,
                 effect,
                 needs_remote_ref=name == LINK,
-                permission=access.needed(name, doubt=operation.maybe_executed),
+                permission=PERMISSIONS.get(name, DECIDE),
             )
         )
     return found
@@ -304,21 +297,18 @@ def act(
 ) -> Decided:
     """Carry out one decision, or refuse it; both are recorded.
 
-    Raises `Lacking` when the user may not (recorded, too), `BadPayload` for a missing reason, an
-    unknown decision, or an operation that is not there for this user. A link reads the remote
-    object first; that read is made before anything is written.
+    Raises `PermissionError` when the user may not, `BadPayload` for a missing reason or an unknown
+    decision. A link reads the remote object first; that read is made before anything is written.
     """
     if action not in ACTIONS:
         raise BadPayload(f"decision: {clean(action, 40)!r} is not one of {', '.join(ACTIONS)}.")
     who = by or (user.get_username() if user is not None else "operator")
-    known = access.visible(user, Operation.objects.filter(pk=operation_id))
-    found = known.values_list("maybe_executed", flat=True).first()
-    if found is None:
-        raise BadPayload(f"There is no operation {operation_id}.")
-    permission = access.needed(action, doubt=found)
-    allowed = access.may(user, permission)
+    if user is not None:
+        for permission in {DECIDE, PERMISSIONS.get(action, DECIDE)}:
+            if not user.has_perm(permission):
+                raise PermissionError(f"{who} may not decide {action}.")
     reason = clean(reason.strip(), 2000)
-    if allowed and not reason:
+    if not reason:
         raise BadPayload("reason: say in a few words why, for those who read it later.")
     remote_ref = clean(remote_ref.strip(), 255)
     seen_state = clean(seen_state, 10)
@@ -334,10 +324,6 @@ def act(
         seen_token=seen_token,
         remote_ref=remote_ref,
     )
-    if not allowed:
-        lacking = _("Refused: the permission for it is missing.")
-        _record(record, Decided(False, lacking, operation_id))
-        raise Lacking(permission, f"{who} may not decide {action}.")
     try:
         row = _as_seen(operation_id, seen_state, seen_token)
         candidate = _read_candidate(row, remote_ref, wire) if action == LINK else None

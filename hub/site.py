@@ -39,7 +39,7 @@ GROUPS = (
         _("Configuration"),
         ("Tenant", "Connection", "Gate", "Bucket", "Heartbeat", "Installation"),
     ),
-    ("access", _("Access"), ("User", "Group", "Scope", "Reveal", "Refusal")),
+    ("access", _("Access"), ("User", "Group")),
 )
 
 

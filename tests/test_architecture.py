@@ -63,7 +63,6 @@ ROWS: dict[str, frozenset[str]] = {
     ),
     VERBS: frozenset(
         {
-            "access",
             "bell",
             "cases",
             "claims",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
@@ -13,17 +14,16 @@ from django.core.paginator import Paginator
 from django.db.models import F, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from hub import access
 from hub.admin.search import number
 from hub.indexes import Literal
 from hub.models import Connection, Operation, ReviewCase, Tenant
 from hub.models.operation import CLOSED, STATE_LABELS
-from hub.panel import reveal, words
-from hub.panel.errors import NotThere
+from hub.panel import words
+from hub.panel.operation import SEE_VALUES
 from hub.registry import UnknownIntegration, integrations
 from hub.sql import database_now
 from hub.sql import rows as sql_rows
@@ -71,24 +71,6 @@ def _asked(list_filter: Any) -> tuple[str, bool]:
     return (list_filter if isinstance(list_filter, str) else list_filter[0]), True
 
 
-class ScopedAdmin(AskedByFilters):
-    """Rows out of somebody's scope do not exist for them: no list shows or counts them, and their
-    pages are not there.
-    """
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return access.visible(request.user, super().get_queryset(request))
-
-    def _get_obj_does_not_exist_redirect(
-        self, request: HttpRequest, opts: Any, object_id: str
-    ) -> HttpResponse:
-        # Django's own would lead to the overview.
-        raise NotThere(
-            _("There is no %(what)s %(number)s.")
-            % {"what": opts.verbose_name, "number": object_id[:40]}
-        )
-
-
 class BoundedChangeList(ChangeList):
     """A list whose filters never scan a long past, and which says so."""
 
@@ -106,11 +88,10 @@ class BoundedChangeList(ChangeList):
         return rows
 
 
-class ReadOnlyAdmin(ScopedAdmin):
+class ReadOnlyAdmin(AskedByFilters):
     """Rows that only the engine writes.
 
-    `values` names what holds personal data: masked until somebody who may asks for it (see
-    `hub.panel.reveal`).
+    `values` names what holds personal data (see `SEE_VALUES`).
     """
 
     paginator = CappedPaginator
@@ -158,46 +139,27 @@ class ReadOnlyAdmin(ScopedAdmin):
         self, request: HttpRequest, context: Any, *args: Any, **options: Any
     ) -> HttpResponse:
         obj = options.get("obj")
-        if obj is not None:
-            context |= {
-                "hub_operation": self.operation_of(obj),
-                "has_values": self.has_values(obj),
-                "may_show_values": self.has_values(obj) and reveal.offered(request, obj),
-                "values": revealed(obj),
-            }
+        context["hub_operation"] = self.operation_of(obj) if obj is not None else None
         return super().render_change_form(request, context, *args, **options)
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """The page of a row; a POST that asks for its values gets the page with them."""
-        if not reveal.asked(request) or not self.has_view_permission(request):
-            return super().change_view(request, object_id, form_url, extra_context)
-        obj = self.get_object(request, object_id)
-        if obj is not None and not self.has_values(obj):
-            return super().change_view(request, object_id, form_url, extra_context)
-        if obj is not None and reveal.shown(request, obj, self.values):
-            request.hub_revealed = obj.pk  # type: ignore[attr-defined]
-        # From here on it is the page that was asked for: Django takes any POST for a change.
-        request.method = "GET"
-        return super().change_view(request, object_id, form_url, extra_context)
-
-    def has_values(self, obj: Any) -> bool:
-        """Whether the page of a row has personal values."""
-        return bool(self.values)
-
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> Any:
-        obj = super().get_object(request, object_id, from_field)
-        if obj is not None:
-            obj.hub_revealed = getattr(request, "hub_revealed", None) == obj.pk
-        return obj
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        fields = super().get_fields(request, obj)
+        if request.user.has_perm(SEE_VALUES):
+            return fields
+        return [name for name in fields if name not in self.values]
 
 
-def revealed(row: Any) -> bool:
-    """Whether this request shows the personal values of a row."""
-    return bool(getattr(row, "hub_revealed", False))
+def json_cell(text: str) -> str:
+    """Stored JSON, laid out to be read; other text as it is."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False, indent=2)
+    except ValueError:
+        return text
+
+
+def preformatted(text: str) -> SafeString:
+    """A block of text that keeps its lines."""
+    return format_html('<pre class="hub-pre">{}</pre>', text)
 
 
 def lines(texts: Sequence[str]) -> SafeString:
@@ -236,8 +198,7 @@ class TenantFilter(_ColumnFilter):
     path = "tenant_id"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
-        rows = access.visible(request.user, Tenant.objects.all())
-        return [(str(pk), name) for pk, name in rows.values_list("pk", "name")]
+        return [(str(pk), name) for pk, name in Tenant.objects.values_list("pk", "name")]
 
 
 class ConnectionFilter(_ColumnFilter):
@@ -248,8 +209,7 @@ class ConnectionFilter(_ColumnFilter):
     path = "connection_id"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Lookups:
-        rows = access.visible(request.user, Connection.objects.all())
-        return [(str(pk), name) for pk, name in rows.values_list("pk", "name")]
+        return [(str(pk), name) for pk, name in Connection.objects.values_list("pk", "name")]
 
 
 class ActionFilter(admin.SimpleListFilter):
@@ -309,27 +269,20 @@ class OperationReasonFilter(ReasonFilter):
         if state in (*CLOSED, "all") or (not state and request.GET.get("q")):
             for end in ends:
                 found |= set(words.FINAL_REASONS[end])
-            rows = access.visible(request.user, Operation.objects.order_by("-pk"))
-            newest = rows.values_list("state", "reason_code")[:EACH]
+            newest = Operation.objects.order_by("-pk").values_list("state", "reason_code")[:EACH]
             found |= {code for end, code in newest if end in ends}
         if state not in CLOSED:
             known = [code for code, _label in STATE_LABELS if code not in CLOSED]
-            found |= unfinished_reasons([state] if state in known else known, request.user)
+            found |= unfinished_reasons([state] if state in known else known)
         return found
 
 
-def unfinished_reasons(states: Sequence[str], user: Any = None) -> set[str]:
-    """The reasons of unfinished operations a user sees, the newest of each state, by their small
-    index.
-    """
-    if not access.sees_all(user) and not access.sight(user).connections:
-        return set()
-    mine = ", ".join(str(int(pk)) for pk in sorted(access.sight(user).connections))
-    scope = "" if access.sees_all(user) else f"AND connection_id + 0 IN ({mine}) "
+def unfinished_reasons(states: Sequence[str]) -> set[str]:
+    """The reasons of unfinished operations, the newest of each state, by their small index."""
     closed = ", ".join(f"'{Literal(state).value}'" for state in CLOSED)
     newest = " UNION ALL ".join(
         f"SELECT * FROM (SELECT reason_code FROM {Operation._meta.db_table} "  # noqa: S608
-        f"WHERE NOT (state IN ({closed})) AND state = %s {scope}"
+        f"WHERE NOT (state IN ({closed})) AND state = %s "
         f"ORDER BY state_since DESC LIMIT {EACH}) AS s{place}"
         for place, _state in enumerate(states)
     )
@@ -341,8 +294,7 @@ class CaseReasonFilter(ReasonFilter):
     """The reasons of open cases, which are few; of the others those of the newest."""
 
     def present(self, request: HttpRequest) -> set[str]:
-        rows = access.visible(request.user, ReviewCase.objects.all())
-        cases = rows.values_list("reason_code", flat=True)
+        cases = ReviewCase.objects.values_list("reason_code", flat=True)
         if request.GET.get("closed"):
             return set(cases.order_by("-pk")[:EACH])
         return set(cases.filter(closed_at__isnull=True).order_by("-opened_at", "-pk")[: 5 * EACH])

@@ -12,17 +12,17 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
-from hub import access, gate
-from hub.admin.base import ScopedAdmin, TenantFilter
+from hub import gate
+from hub.admin.base import AskedByFilters, TenantFilter
 from hub.admin.connection_form import FIXED, PLAIN, Plan, form_class, plan_for
-from hub.models import Connection, Tenant
+from hub.models import Connection
 from hub.panel import connection as pages
 from hub.registry import ALL_ACTIONS, integrations
 from hub.sql import is_postgres
 
 
 @admin.register(Connection)
-class ConnectionAdmin(ScopedAdmin):
+class ConnectionAdmin(AskedByFilters):
     list_display = ("name", "label", "tenant", "integration", "account", "gate_state", "retired_at")
     list_filter = (TenantFilter, "integration", ("retired_at", admin.EmptyFieldListFilter))
     list_select_related = ("tenant", "gate")
@@ -106,14 +106,6 @@ class ConnectionAdmin(ScopedAdmin):
             options["show_hidden_initial"] = False
         return super().formfield_for_dbfield(db_field, request, **options)
 
-    def formfield_for_foreignkey(self, db_field: Any, request: Any, **options: Any) -> Any:
-        if db_field.name == "tenant":
-            seen = access.sight(request.user)
-            if not seen.all:
-                # Whoever sees one connection of a tenant may not make others there.
-                options["queryset"] = Tenant.objects.filter(pk__in=seen.tenants)
-        return super().formfield_for_foreignkey(db_field, request, **options)
-
     # --- pages ------------------------------------------------------------------------------------
 
     def add_view(
@@ -138,11 +130,7 @@ class ConnectionAdmin(ScopedAdmin):
     ) -> HttpResponse:
         obj = options.get("obj")
         if obj is not None:
-            context |= pages.facts(
-                obj,
-                may_change=self.has_change_permission(request, obj),
-                may_pause=request.user.has_perm(access.PAUSE),
-            )
+            context |= pages.facts(obj, may_change=self.has_change_permission(request, obj))
         context["show_save_and_add_another"] = False
         return super().render_change_form(request, context, *args, **options)
 

@@ -14,7 +14,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from hub import access
 from hub.admin import search
 from hub.admin.base import (
     ActionFilter,
@@ -25,7 +24,8 @@ from hub.admin.base import (
     OperationReasonFilter,
     ReadOnlyAdmin,
     TenantFilter,
-    revealed,
+    json_cell,
+    preformatted,
 )
 from hub.indexes import unfinished
 from hub.models import Attempt, Dependency, Evidence, Operation
@@ -127,11 +127,8 @@ class OperationAdmin(ReadOnlyAdmin):
         return _LeadsToStory
 
     def scans(self, request: HttpRequest) -> bool:
-        """Unfinished operations are few and have their index; the finished ones are many, and
-        somebody's own may be far between.
-        """
-        few = request.GET.get("q") or request.GET.get("state") not in ("all", *CLOSED)
-        return not few and (super().scans(request) or not access.sees_all(request.user))
+        """Unfinished operations are few and have their index; the finished ones are many."""
+        return super().scans(request) and request.GET.get("state") in ("all", *CLOSED)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -142,7 +139,7 @@ class OperationAdmin(ReadOnlyAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        return queryset.filter(pk__in=search.operations(term, request.user)), False
+        return queryset.filter(pk__in=search.operations(term)), False
 
     @admin.display(description=_("what"))
     def what(self, row: Operation) -> str:
@@ -253,7 +250,7 @@ class AttemptAdmin(_OfOperation):
 
     @admin.display(description=_("what was seen"))
     def shown_seen(self, row: Attempt) -> SafeString | str:
-        return shown_json(row.seen, values=revealed(row)) if row.seen else "–"
+        return preformatted(json_cell(row.seen)) if row.seen else "–"
 
 
 @admin.register(Evidence)
@@ -270,7 +267,7 @@ class EvidenceAdmin(_OfOperation):
 
     @admin.display(description=_("details"))
     def shown_data(self, row: Evidence) -> SafeString | str:
-        return shown_json(row.data, values=revealed(row)) if row.data else "–"
+        return shown_json(row.data) if row.data else "–"
 
     @admin.display(description=_("kind"))
     def shown_kind(self, row: Evidence) -> str:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from hub import access
+from hub import review
 from hub.admin.base import (
     AgeFilter,
     CaseReasonFilter,
@@ -19,12 +19,12 @@ from hub.admin.base import (
     Lookups,
     ReadOnlyAdmin,
     TenantFilter,
-    revealed,
 )
 from hub.admin.operation import story_link
 from hub.models import Candidate, Decision, Note, ReviewCase
 from hub.models.review import Subject
 from hub.panel import choices, drift, words
+from hub.panel.operation import SEE_VALUES
 from hub.panel.values import shown_json
 
 
@@ -75,10 +75,6 @@ class ReviewCaseAdmin(ReadOnlyAdmin):
     change_form_template = "hub/panel/case_form.html"
     exclude = ("operation", "advice", "reason_code", "summary")
     readonly_fields = ("story", "why", "told")
-    values = ("came_again",)
-
-    def has_values(self, obj: Any) -> bool:
-        return bool(obj.subject == Subject.DRIFT and obj.operation_id is not None)
 
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **options: Any
@@ -86,11 +82,11 @@ class ReviewCaseAdmin(ReadOnlyAdmin):
         case = options.get("obj")
         if case is not None:
             settled = choices.of_case(case, request.user)
-            values = revealed(case)
+            values = request.user.has_perm(SEE_VALUES)
             context |= {
                 "buttons": settled.buttons,
                 "advice": settled.advice,
-                "may_decide": request.user.has_perm(access.DECIDE),
+                "may_decide": request.user.has_perm(review.DECIDE),
                 "values": values,
                 "came_again": drift.came_again(case.operation, values=values)
                 if case.subject == Subject.DRIFT and case.operation is not None
@@ -163,11 +159,11 @@ class CandidateAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("its fields"))
     def shown_fields(self, row: Candidate) -> SafeString:
-        return shown_json(row.fields, values=revealed(row))
+        return shown_json(row.fields)
 
     @admin.display(description=_("differences"))
     def shown_differences(self, row: Candidate) -> SafeString:
-        return shown_json(row.differences, values=revealed(row))
+        return shown_json(row.differences)
 
 
 class DecisionFilter(admin.SimpleListFilter):

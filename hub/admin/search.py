@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from hub import access
 from hub.models import Connection, Mapping, Operation, Tenant
 from hub.registry import UnknownIntegration, connector_class
 
@@ -22,17 +20,15 @@ def number(term: str) -> int | None:
     return int(term) if term.isascii() and term.isdecimal() and len(term) < 19 else None
 
 
-def operations(term: str, user: Any = None) -> list[int]:
-    """The operations a word names: number, reference, key, source id, or id over there. Some may
-    be out of the user's scope; none is left out for what others have.
-    """
+def operations(term: str) -> list[int]:
+    """The operations a word names: number, reference, key, source id, or id over there."""
     rows = Operation.objects.order_by("-pk").values_list("pk", flat=True)
     found = [pk] if (pk := number(term)) is not None else []
     found += rows.filter(reference=term)[:FOUND]
     if _KEY.fullmatch(term):
-        for tenant in access.visible(user, Tenant.objects.all()).values_list("pk", flat=True):
+        for tenant in Tenant.objects.values_list("pk", flat=True):
             found += rows.filter(tenant_id=tenant, operation_key=term)[:FOUND]
-    for connection, object_type in _kinds(user):
+    for connection, object_type in _kinds():
         same = rows.filter(connection_id=connection, object_type=object_type)
         found += same.filter(source_id=term)[:FOUND]
         mapped = _mapped_to(connection, object_type, term)
@@ -41,10 +37,10 @@ def operations(term: str, user: Any = None) -> list[int]:
     return found
 
 
-def mappings(term: str, user: Any = None) -> list[int]:
-    """The mappings a word names: source id, or id over there; of connections the user sees."""
+def mappings(term: str) -> list[int]:
+    """The mappings a word names: source id, or id over there."""
     found: list[int] = []
-    for connection, object_type in _kinds(user):
+    for connection, object_type in _kinds():
         mapped = _mapped_to(connection, object_type, term)
         if mapped is not None:
             found.append(mapped[0])
@@ -63,10 +59,9 @@ def mappings(term: str, user: Any = None) -> list[int]:
     return found
 
 
-def _kinds(user: Any) -> Iterator[tuple[int, str]]:
-    """Each connection a user sees, with each type of object its integration acts on."""
-    seen = access.visible(user, Connection.objects.all())
-    for pk, label in seen.values_list("pk", "integration"):
+def _kinds() -> Iterator[tuple[int, str]]:
+    """Each connection with each type of object its integration acts on."""
+    for pk, label in Connection.objects.values_list("pk", "integration"):
         try:
             declared = connector_class(label)
         except UnknownIntegration:

@@ -7,12 +7,11 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
-from hub.admin.base import ScopedAdmin
 from hub.models import Tenant
 
 
 @admin.register(Tenant)
-class TenantAdmin(ScopedAdmin):
+class TenantAdmin(admin.ModelAdmin):
     list_display = ("slug", "name", "created_at")
     search_fields = ("slug__startswith", "name__startswith")
     fields = ("slug", "name")

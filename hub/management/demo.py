@@ -19,15 +19,15 @@ from urllib.request import Request, urlopen
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
 from django.db import transaction
 
 from hub import credentials, gate, health, keys, outbox
 from hub.checks import DEMO_DOMAIN
 from hub.contract import BadPayload
-from hub.models import Connection, Scope, Tenant
+from hub.models import Connection, Tenant
 
-LOGINS = ("admin", "agent", "senior", "developer", "auditor", "business-admin")
+LOGINS = ("admin", "agent", "senior", "developer", "auditor")
 _SOURCE = {"source": "demo: a stand-in on this machine", "date": "2026-11-30"}
 _NUMBERS = {
     "*": {
@@ -132,13 +132,13 @@ def password() -> str:
     return path.read_text().strip()
 
 
-# The role of each login that is no superuser.
-_ROLES = {
-    "agent": "agent",
-    "senior": "senior",
-    "developer": "developer",
-    "auditor": "reader",
-    "business-admin": "business admin",
+# The groups a role may have in the installation; those a later migration makes are used once they
+# are there.
+_GROUPS = {
+    "agent": ("agent",),
+    "senior": ("senior",),
+    "developer": ("integration developer", "developer"),
+    "auditor": ("reader", "auditor"),
 }
 
 
@@ -154,14 +154,23 @@ def _ensure_login(name: str, secret: str) -> bool:
     if not user.check_password(secret):
         user.set_password(secret)
         user.save(update_fields=["password"])
-    if created and name in _ROLES:
-        user.groups.add(Group.objects.get(name=_ROLES[name]))
-        # An agent may have personal values shown where a scope says so: here, at Acme.
-        for tenant in Tenant.objects.filter(slug__in=TENANTS):
-            Scope.objects.create(
-                user=user, tenant=tenant, values=name == "agent" and tenant.slug == "acme"
-            )
+    if name != "admin":
+        groups = Group.objects.filter(name__in=_GROUPS[name])
+        user.groups.add(*groups)
+        if not groups:
+            user.user_permissions.add(*_permissions(name))
     return created
+
+
+def _permissions(name: str) -> list[Permission]:
+    """What a role may do where no group says it: all read, agents and seniors decide."""
+    wanted = list(
+        Permission.objects.filter(content_type__app_label="hub", codename__startswith="view_")
+    )
+    codes = {"agent": ["decide_case"], "senior": ["decide_case", "send_again"]}.get(name, [])
+    return wanted + list(
+        Permission.objects.filter(content_type__app_label="hub", codename__in=codes)
+    )
 
 
 # --- the story ------------------------------------------------------------------------------------

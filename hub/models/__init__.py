@@ -2,7 +2,6 @@
 verbs.
 """
 
-from hub.models.access import Refusal, Reveal, Scope
 from hub.models.connection import Connection
 from hub.models.gate import Bucket, Gate
 from hub.models.installation import Heartbeat, Installation
@@ -25,9 +24,6 @@ __all__ = [
     "Mapping",
     "Note",
     "Operation",
-    "Refusal",
-    "Reveal",
     "ReviewCase",
-    "Scope",
     "Tenant",
 ]

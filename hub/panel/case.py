@@ -10,16 +10,17 @@ from typing import Any
 from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
-from hub import access, cases, review
+from hub import cases, review
 from hub.models import Decision, ReviewCase
 from hub.models.review import Subject
 from hub.panel.choices import CLOSE, of_case
 from hub.panel.connection import ReasonForm, page
-from hub.panel.errors import Lacks, NotThere
+from hub.panel.errors import Lacks
 from hub.sql import database_now
 
 
@@ -53,11 +54,7 @@ def close(request: HttpRequest, pk: int) -> HttpResponse:
     """Ask for the reason, then close."""
     if not request.user.has_perm(review.DECIDE):
         raise Lacks(review.DECIDE)
-    case = access.visible(
-        request.user, ReviewCase.objects.select_related("connection__gate").filter(pk=pk)
-    ).first()
-    if case is None:
-        raise NotThere(_("There is no case %(number)s.") % {"number": pk})
+    case = get_object_or_404(ReviewCase.objects.select_related("connection__gate"), pk=pk)
     back = HttpResponseRedirect(reverse("admin:hub_reviewcase_change", args=[case.pk]))
     if not closable(case):
         messages.warning(request, _("This case is closed already, or closes with its operation."))

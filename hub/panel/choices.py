@@ -14,7 +14,7 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from hub import access, review, situation
+from hub import review, situation
 from hub.advice import Advised, Verb, advise
 from hub.models import Candidate, Mapping, Operation, ReviewCase
 from hub.models.gate import Breaker
@@ -122,7 +122,7 @@ def of_operation(
     buttons = []
     for choice in review.choices(operation, now, stale=stale):
         why_not = choice.why_not
-        if not why_not and not _may(user, choice.permission):
+        if not why_not and not _may(user, review.DECIDE, choice.permission):
             why_not = _("You lack the permission for it.")
         buttons.append(
             Button(
@@ -207,7 +207,7 @@ def _of_connection(case: ReviewCase, closing: Button, user: Any) -> list[Button]
     gate = gate_of(case.connection)
     paused = gate is not None and gate.paused_at is not None
     stopped = paused or (gate is not None and gate.breaker != Breaker.CLOSED)
-    may = _may(user, access.PAUSE)
+    may = _may(user, "hub.change_connection")
     lacking = "" if may else _("You lack the permission for it.")
     address = reverse("admin:hub_connection_change", args=[case.connection_id])
     asking = Button(

@@ -12,6 +12,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -22,7 +23,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods, require_POST
 
-from hub import access, cases, gate, registry, remote
+from hub import cases, gate, registry, remote
 from hub.contract import (
     BadPayload,
     CallFailed,
@@ -39,7 +40,7 @@ from hub.models import Connection, Gate, Installation, Operation
 from hub.models.gate import Breaker, PauseKind
 from hub.models.review import Subject
 from hub.panel import words
-from hub.panel.errors import Lacks, NotThere
+from hub.panel.errors import Lacks
 from hub.policy import degraded
 
 TEST_CALL = 10.0
@@ -144,7 +145,7 @@ class ActionLine:
     lost: SafeString
 
 
-def facts(connection: Connection, *, may_change: bool, may_pause: bool) -> dict[str, Any]:
+def facts(connection: Connection, *, may_change: bool) -> dict[str, Any]:
     """What the connection's page shows beside its form."""
     row = gate_of(connection)
     lines, trouble = _action_lines(connection, row)
@@ -164,7 +165,6 @@ def facts(connection: Connection, *, may_change: bool, may_pause: bool) -> dict[
         ],
         "sole_writer": connection.sole_writer,
         "may_change": may_change,
-        "may_pause": may_pause,
         "pause_form": PauseForm(auto_id="id_pause_%s"),
         "retire_form": ReasonForm(auto_id="id_retire_%s"),
     }
@@ -352,17 +352,10 @@ class PauseForm(ReasonForm):
         return until
 
 
-CHANGE_IT = "hub.change_connection"
-
-
-def _within_reach(request: HttpRequest, pk: int, right: str) -> Connection:
-    if not request.user.has_perm(right):
-        raise Lacks(right)
-    rows = Connection.objects.select_related("tenant").filter(pk=pk)
-    found: Connection | None = access.visible(request.user, rows).first()
-    if found is None:
-        raise NotThere(_("There is no connection %(number)s.") % {"number": pk})
-    return found
+def _may_change(request: HttpRequest, pk: int) -> Connection:
+    if not request.user.has_perm("hub.change_connection"):
+        raise Lacks("hub.change_connection")
+    return get_object_or_404(Connection.objects.select_related("tenant"), pk=pk)
 
 
 def _back(connection: Connection) -> HttpResponseRedirect:
@@ -397,7 +390,7 @@ def _answered(request: HttpRequest, connection: Connection) -> None:
 @require_POST
 def test(request: HttpRequest, pk: int) -> HttpResponse:
     """Run the connection test and show each finding."""
-    connection = _within_reach(request, pk, access.PAUSE)
+    connection = _may_change(request, pk)
     gate.ensure(connection)
     tested = run_test(connection)
     paused = Gate.objects.filter(pk=connection.pk, paused_at__isnull=False).exists()
@@ -433,7 +426,7 @@ def _tested(connection: Connection, tested: Tested) -> str:
 @require_http_methods(["GET", "POST"])
 def pause(request: HttpRequest, pk: int) -> HttpResponse:
     """Stop claiming and marking; what has left settles."""
-    connection = _within_reach(request, pk, access.PAUSE)
+    connection = _may_change(request, pk)
     form = PauseForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         gate.ensure(connection)
@@ -461,7 +454,7 @@ def pause(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 def resume(request: HttpRequest, pk: int) -> HttpResponse:
     """Open a paused gate, and the breaker with it."""
-    connection = _within_reach(request, pk, access.PAUSE)
+    connection = _may_change(request, pk)
     if gate.resume(connection.pk):
         _answered(request, connection)
         _log(request, connection, _("Resumed."))
@@ -474,7 +467,7 @@ def resume(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 def retire(request: HttpRequest, pk: int) -> HttpResponse:
     """Take a connection out of use, or bring it back; its history stays."""
-    connection = _within_reach(request, pk, CHANGE_IT)
+    connection = _may_change(request, pk)
     back = connection.retired_at is not None
     form = ReasonForm(request.POST or None)
     waiting = 0 if back else _unfinished(connection)

@@ -12,16 +12,16 @@ from django.utils.translation import gettext as _
 
 from hub.cases import DRIFT
 from hub.models import Operation
-from hub.panel.values import masked, shown
+from hub.panel.values import shown
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One field that differs."""
+    """One field that differs; the values are empty for those who may not see any."""
 
     field: str
-    stored: SafeString | str
-    again: SafeString | str
+    stored: SafeString | str = ""
+    again: SafeString | str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Again:
 
 
 def came_again(operation: Operation, *, values: bool) -> list[Again]:
-    """What was submitted again with other data, the newest first; masked unless `values`."""
+    """What was submitted again with other data, the newest first."""
     stored = _object(operation.payload)
     kept = operation.evidence_set.filter(kind=DRIFT).order_by("-at", "-id")
     return [_again(one.at, _object(one.data), stored, values=values) for one in kept]
@@ -48,18 +48,17 @@ def _again(at: datetime, data: dict[str, Any], stored: dict[str, Any], *, values
     names = [*fields, *left_out, *(data.get("names") or [])]
     rows = []
     for name in names:
-        came = _cell(fields.get(name), values=values)
+        if not values:
+            rows.append(Row(str(name)))
+            continue
+        came: Any = fields.get(name)
         if name in left_out:
-            came = shown(_("not submitted"))
+            came = _("not submitted")
         elif name not in fields:
-            came = shown(_("too long to be kept"))
-        known = _cell(stored[name], values=values) if name in stored else _("not submitted")
-        rows.append(Row(str(name), known, came))
+            came = _("too long to be kept")
+        known = shown(stored[name]) if name in stored else _("not submitted")
+        rows.append(Row(str(name), known, shown(came)))
     return Again(at, tuple(rows), len([name for name in stored if name not in names]))
-
-
-def _cell(value: Any, *, values: bool) -> SafeString:
-    return shown(value if values else masked(value))
 
 
 def _object(text: str) -> dict[str, Any]:

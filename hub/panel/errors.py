@@ -17,7 +17,6 @@ from django.template.loader import render_to_string
 from django.utils.log import log_response
 from django.utils.translation import gettext as _
 
-from hub import access
 from hub.panel import words
 
 log = logging.getLogger("hub.panel")
@@ -35,11 +34,9 @@ _RIGHT_FOR = {
 class Lacks(PermissionDenied):
     """Refused because this permission is missing."""
 
-    def __init__(self, permission: str, *, recorded: bool = False) -> None:
+    def __init__(self, permission: str) -> None:
         super().__init__(permission)
         self.permission = permission
-        self.recorded = recorded
-        """Whether a decision on record says so already."""
 
 
 class NotThere(Http404):
@@ -47,14 +44,8 @@ class NotThere(Http404):
 
 
 def denied(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403: which permission is missing, and whom to ask for it. A refused change is recorded."""
+    """403: which permission is missing, and whom to ask for it."""
     permission = _missing(request, exception)
-    if (
-        request.method not in ("GET", "HEAD", "OPTIONS", "TRACE")
-        and request.user.is_authenticated
-        and not getattr(exception, "recorded", False)
-    ):
-        access.refused(request.user, permission, str(request.method), request.path)
     if permission:
         title = _("You lack the permission for this")
         text = _("Nothing was changed. You need this permission: %(permission)s.") % {

@@ -19,17 +19,19 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
-from hub import access, review
+from hub import review
 from hub.contract import BadPayload
 from hub.models import Attempt, Candidate, Decision, Evidence, Operation, ReviewCase
 from hub.models.review import Subject
-from hub.panel import choices, drift, reveal, there, words
+from hub.panel import choices, drift, there, words
 from hub.panel import connection as connection_pages
 from hub.panel.errors import Lacks, NotThere
-from hub.panel.values import masked, shown, shown_json
+from hub.panel.values import shown, shown_json
 from hub.sql import database_now
 from hub.states import MOVING, Outcome, Purpose, State
 
+SEE_VALUES = "hub.decide_case"
+"""Who settles cases must compare values; nobody else sees payloads and what was read at remotes."""
 LONGEST_REASON = 2000
 """Characters of a reason; more would be cut without a word."""
 LINES = 200
@@ -75,15 +77,9 @@ class Compared:
     """Why a link to it would be refused; empty when it would not be."""
 
 
-def payload_fields(operation: Operation, *, values: bool) -> list[tuple[str, SafeString]]:
-    """What was meant, field by field; masked unless `values`."""
-    return [
-        (name, _cell(value, values=values)) for name, value in _object(operation.payload).items()
-    ]
-
-
-def _cell(value: Any, *, values: bool) -> SafeString:
-    return shown(value if values else masked(value))
+def payload_fields(operation: Operation) -> list[tuple[str, SafeString]]:
+    """What was meant, field by field."""
+    return [(name, shown(value)) for name, value in _object(operation.payload).items()]
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -95,11 +91,9 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def compare(
-    operation: Operation, candidate: Candidate, known: choices.Ties, now: datetime, *, values: bool
+    operation: Operation, candidate: Candidate, known: choices.Ties, now: datetime
 ) -> Compared:
-    """A candidate beside what was meant. What counts as different was judged when it was read, by
-    the full values: the sign stays true beside masked ones.
-    """
+    """A candidate beside what was meant. What counts as different was judged when it was read."""
     ours, theirs = _object(operation.payload), _object(candidate.fields)
     try:
         differences = {one["field"]: one for one in json.loads(candidate.differences or "[]")}
@@ -111,8 +105,8 @@ def compare(
         cells.append(
             Cell(
                 name,
-                _cell(said.get("ours") if said else ours.get(name), values=values),
-                _cell(said.get("theirs") if said else theirs.get(name), values=values),
+                shown(said.get("ours") if said else ours.get(name)),
+                shown(said.get("theirs") if said else theirs.get(name)),
                 said is not None,
             )
         )
@@ -126,11 +120,8 @@ def compare(
     )
 
 
-def timeline(operation: Operation, *, values: bool, technical: bool) -> tuple[list[Line], bool]:
-    """Attempts, evidence and decisions in one order of time; and whether lines were left out.
-
-    What was seen is told raw with `values`, masked with `technical` alone, else not at all.
-    """
+def timeline(operation: Operation, *, values: bool) -> tuple[list[Line], bool]:
+    """Attempts, evidence and decisions in one order of time; and whether lines were left out."""
     attempts = list(operation.attempt_set.order_by("-token")[: LINES + 1])
     evidence = list(operation.evidence_set.order_by("-at", "-id")[: LINES + 1])
     decisions = list(operation.decisions.order_by("-at", "-id")[: LINES + 1])
@@ -143,14 +134,14 @@ def timeline(operation: Operation, *, values: bool, technical: bool) -> tuple[li
             _("Recorded"),
             _("It was written together with the change that caused it."),
         ),
-        *(_attempt_line(one, values=values, technical=technical) for one in attempts[:LINES]),
-        *(_evidence_line(one, values=values, technical=technical) for one in evidence[:LINES]),
+        *(_attempt_line(one, values=values) for one in attempts[:LINES]),
+        *(_evidence_line(one, values=values) for one in evidence[:LINES]),
         *(_decision_line(one) for one in decisions[:LINES]),
     ]
     return sorted(lines, key=lambda line: (line.at, line.order)), cut
 
 
-def _attempt_line(attempt: Attempt, *, values: bool, technical: bool) -> Line:
+def _attempt_line(attempt: Attempt, *, values: bool) -> Line:
     details: list[tuple[str | Promise, Any]] = [
         (_("how far it got"), _reached(attempt)),
         (_("marked"), _moment(attempt.marked_at)),
@@ -170,7 +161,7 @@ def _attempt_line(attempt: Attempt, *, values: bool, technical: bool) -> Line:
         words.tried(attempt.purpose, attempt.outcome if attempt.settled_at else ""),
         words.in_english(attempt.verdict),
         _filled(details),
-        shown_json(attempt.seen, values=values) if attempt.seen and (values or technical) else "",
+        shown_json(attempt.seen) if values and attempt.seen else "",
     )
 
 
@@ -186,7 +177,7 @@ def _reached(attempt: Attempt) -> str:
     return _("sent and answered")
 
 
-def _evidence_line(fact: Evidence, *, values: bool, technical: bool) -> Line:
+def _evidence_line(fact: Evidence, *, values: bool) -> Line:
     return Line(
         fact.at,
         (2, fact.pk),
@@ -194,7 +185,7 @@ def _evidence_line(fact: Evidence, *, values: bool, technical: bool) -> Line:
         str(words.EVIDENCE.get(fact.kind, fact.kind)),
         words.in_english(fact.text),
         _filled([(_("by"), fact.actor)]),
-        shown_json(fact.data, values=values) if fact.data and (values or technical) else "",
+        shown_json(fact.data) if values and fact.data else "",
     )
 
 
@@ -231,12 +222,8 @@ def meaning(operation: Operation, stands: connection_pages.Standing) -> str:
     return words.state_means(state, doubt=operation.maybe_executed)
 
 
-def waits_for(
-    operation: Operation, stands: connection_pages.Standing, user: Any
-) -> list[SafeString | str]:
-    """Why it does not move just now, as far as the user may see it: computed, not stored (protocol
-    §4).
-    """
+def waits_for(operation: Operation, stands: connection_pages.Standing) -> list[SafeString | str]:
+    """Why it does not move just now: computed, not stored (protocol §4)."""
     state = State(operation.state)
     if state not in MOVING:
         return []
@@ -245,10 +232,10 @@ def waits_for(
         waits.append(format_html(_("Its connection: {gate}"), gate=stands.words))
     if operation.parked:
         waits.append(_("It is behind another version of the same object."))
-    unmet = operation.after.exclude(state=State.CONFIRMED.value)
-    parents = [str(pk) for pk in access.visible(user, unmet).values_list("pk", flat=True)]
-    if not parents and unmet.exists():
-        waits.append(_("It waits for another operation."))
+    parents = [
+        str(pk)
+        for pk in operation.after.exclude(state=State.CONFIRMED.value).values_list("pk", flat=True)
+    ]
     if parents:
         waits.append(_("It waits for: %(operations)s.") % {"operations": ", ".join(parents)})
     if operation.lease_until is not None:
@@ -266,14 +253,12 @@ def story(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the operation; a POST carries one decision, with the state and token the person saw."""
     if not request.user.has_perm("hub.view_operation"):
         raise Lacks("hub.view_operation")
-    if request.method == "POST" and not reveal.asked(request):
+    if request.method == "POST":
         return _decide(request, pk)
     return _page(request, pk)
 
 
 def _decide(request: HttpRequest, pk: int) -> HttpResponse:
-    if not access.visible(request.user, Operation.objects.filter(pk=pk)).exists():
-        raise _not_there(pk)
     action = request.POST.get("action", "")
     try:
         token = int(request.POST.get("seen_token", ""))
@@ -304,8 +289,8 @@ def _decide(request: HttpRequest, pk: int) -> HttpResponse:
             seen_token=token,
             remote_ref=(typed or chosen) if action == review.LINK else "",
         )
-    except review.Lacking as error:
-        raise Lacks(error.permission, recorded=True) from None
+    except PermissionError:
+        raise Lacks(_lacking(request, action)) from None
     except BadPayload as error:
         field, _colon, _text = str(error).partition(":")
         trouble = {
@@ -330,8 +315,10 @@ def _say_when_it_waits(request: HttpRequest, action: str, pk: int) -> None:
         messages.warning(request, f"{words.AT_THE_GATE} {stands.opens}")
 
 
-def _not_there(pk: int) -> NotThere:
-    return NotThere(_("There is no operation %(number)s.") % {"number": pk})
+def _lacking(request: HttpRequest, action: str) -> str:
+    """The first permission that a decision takes and this person does not have."""
+    wanted = (review.DECIDE, review.PERMISSIONS.get(action, review.DECIDE))
+    return next((one for one in wanted if not request.user.has_perm(one)), review.DECIDE)
 
 
 def _page(
@@ -343,18 +330,20 @@ def _page(
     wrong: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    rows = Operation.objects.select_related("tenant", "connection__tenant", "connection__gate")
-    operation: Operation | None = access.visible(request.user, rows.filter(pk=pk)).first()
+    operation = (
+        Operation.objects.select_related("tenant", "connection__tenant", "connection__gate")
+        .filter(pk=pk)
+        .first()
+    )
     if operation is None:
-        raise _not_there(pk)
+        raise NotThere(_("There is no operation %(number)s.") % {"number": pk})
     now = database_now()
+    values = request.user.has_perm(SEE_VALUES)
     cases = list(ReviewCase.objects.filter(operation=operation).order_by("-pk")[:20])
     still_open = [one for one in cases if one.closed_at is None]
     case = next((one for one in still_open if one.subject == Subject.OPERATION), None)
     candidates = list(case.candidates.order_by("-matches", "pk")[:20]) if case else []
-    values = reveal.shown(request, operation, _revealed(operation, candidates))
-    technical = access.may(request.user, access.SEE_TECHNICAL)
-    lines, cut = timeline(operation, values=values, technical=technical)
+    lines, cut = timeline(operation, values=values)
     stands = connection_pages.standing(operation.connection)
     known = choices.ties(operation, candidates)
     if case is not None:
@@ -372,11 +361,10 @@ def _page(
         "means": meaning(operation, stands),
         "reason_words": words.reason(operation.reason_code) if operation.reason_code else "",
         "reason_text": words.in_english(operation.reason_text),
-        "waits": waits_for(operation, stands, request.user),
+        "waits": waits_for(operation, stands),
         "tied_to": known.own,
         "values": values,
-        "may_show_values": reveal.offered(request, operation),
-        "payload": payload_fields(operation, values=values),
+        "payload": payload_fields(operation) if values else [],
         "case": case,
         "case_reason": words.reason(case.reason_code) if case else "",
         "case_summary": words.in_english(case.summary) if case else "",
@@ -385,7 +373,8 @@ def _page(
         "may_decide": request.user.has_perm(review.DECIDE),
         "search": there.search(operation, _object(operation.payload), found, values=values),
         "assumption": words.ASSUMPTIONS.get(case.assumption) if case else None,
-        "candidates": [compare(operation, one, known, now, values=values) for one in candidates],
+        "candidates": [compare(operation, one, known, now) for one in candidates] if values else [],
+        "hidden_candidates": 0 if values else len(candidates),
         "questions": [_question(one) for one in still_open if one is not case],
         "came_again": drift.came_again(operation, values=values)
         if any(one.subject == Subject.DRIFT for one in still_open)
@@ -414,14 +403,6 @@ def _page(
             response=response, request=request, level="debug",
         )  # fmt: skip
     return response
-
-
-def _revealed(operation: Operation, candidates: Iterable[Candidate]) -> list[str]:
-    """The names of the fields whose values the page can show."""
-    names = dict.fromkeys(_object(operation.payload))
-    for one in candidates:
-        names |= dict.fromkeys(_object(one.fields))
-    return list(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from hub import access, health
+from hub import health
 from hub.indexes import CLAIMABLE_NOW, unfinished
 from hub.models import Connection, Heartbeat, Installation, Operation, ReviewCase
 from hub.models.operation import CLOSED, STATE_LABELS
@@ -58,38 +58,34 @@ class Needs:
 def figures(request: HttpRequest) -> dict[str, Any]:
     """What the overview shows this person, by queries that small indexes answer.
 
-    Everybody who may enter sees whether work moves; each table takes the permission for its list,
-    and shows and counts what is in their scope.
+    Everybody who may enter sees whether work moves; each table takes the permission for its list.
     """
-    now, user = database_now(), request.user
-    may = user.has_perm
-    whole_hub = access.sees_all(user)
+    now = database_now()
+    may = request.user.has_perm
     work, places = may("hub.view_operation"), may("hub.view_connection")
     late = timedelta(seconds=settings.HUB_WATCHDOG_BEAT_AGE)
-    due_for = health.oldest_due(now, among=None if whole_hub else access.sight(user).connections)
+    due_for = health.oldest_due(now)
     whole = health.exchange(now)
-    waits = _paused(user).exists()
+    waits = _paused().exists()
     installation = Installation.objects.filter(pk=1).first()
     return {
-        "needs": _needs(user, cases=may("hub.view_reviewcase"), places=places),
+        "needs": _needs(cases=may("hub.view_reviewcase"), places=places),
         "may_see_needs": places or may("hub.view_reviewcase"),
         "may_see_work": work,
         "may_see_cases": may("hub.view_reviewcase"),
         "may_see_connections": places,
         "may_see_workers": may("hub.view_heartbeat"),
-        "may_see_all": whole_hub,
-        "sees_something": bool(access.sight(user).tenants),
         "tallies": [
-            _tally(user, state, label, waits=waits)
+            _tally(state, label, waits=waits)
             for state, label in STATE_LABELS
             if state not in CLOSED
         ]
         if work
         else [],
-        "about_all": _about_all(user) if work else None,
+        "about_all": _about_all() if work else None,
         "oldest_due": None if due_for is None else words.ago(now - timedelta(seconds=due_for), now),
-        "cases": _cases(user, now) if may("hub.view_reviewcase") else [],
-        "connections": _connections(user, now) if places else [],
+        "cases": _cases(now) if may("hub.view_reviewcase") else [],
+        "connections": _connections(now) if places else [],
         "drains": [
             {
                 "row": one,
@@ -107,26 +103,21 @@ def figures(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _paused(user: Any) -> QuerySet[Connection]:
+def _paused() -> QuerySet[Connection]:
     """Connections in use that go on only when a person opens them."""
-    rows = Connection.objects.filter(
+    return Connection.objects.filter(
         retired_at__isnull=True, gate__paused_at__isnull=False, gate__paused_until__isnull=True
     )
-    return access.visible(user, rows)
 
 
-def _open_cases(user: Any) -> QuerySet[ReviewCase]:
-    return access.visible(user, ReviewCase.objects.filter(closed_at__isnull=True))
-
-
-def _needs(user: Any, *, cases: bool, places: bool) -> Needs:
+def _needs(*, cases: bool, places: bool) -> Needs:
     """What is asked of people; a paused connection and its case count once."""
-    paused = _paused(user)
+    paused = _paused()
     named = list(paused.select_related("gate").defer("secrets").order_by("name")) if places else []
     questions = 0
     if cases:
         mine = Q(subject=Subject.CONNECTION, subject_id__in=[one.pk for one in named])
-        open_cases = _open_cases(user).exclude(mine)
+        open_cases = ReviewCase.objects.filter(closed_at__isnull=True).exclude(mine)
         questions = open_cases.order_by()[: COUNTED + 1].count()
     return Needs(
         min(questions, COUNTED),
@@ -136,19 +127,16 @@ def _needs(user: Any, *, cases: bool, places: bool) -> Needs:
     )
 
 
-def _tally(user: Any, state: str, label: Any, *, waits: bool) -> Tally:
-    count = access.visible(user, unfinished(state))[: COUNTED + 1].count()
+def _tally(state: str, label: Any, *, waits: bool) -> Tally:
+    count = unfinished(state)[: COUNTED + 1].count()
     means = words.state_means(state, doubt=False)
     if waits and state in BY_ITSELF:
         means += " " + _("What belongs to a paused connection waits for a person.")
     return Tally(state, label, means, min(count, COUNTED), count > COUNTED)
 
 
-def _about_all(user: Any) -> int:
+def _about_all() -> int:
     """About how many operations there are; an exact count of ten million takes seconds."""
-    if not access.sees_all(user):
-        mine = access.visible(user, Operation.objects.order_by())
-        return mine.values("pk")[:COUNTED].count()
     if is_postgres():
         found = rows(
             "SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass",
@@ -160,10 +148,10 @@ def _about_all(user: Any) -> int:
     return int(Operation.objects.order_by("-pk").values_list("pk", flat=True).first() or 0)
 
 
-def _cases(user: Any, now: datetime) -> list[dict[str, Any]]:
+def _cases(now: datetime) -> list[dict[str, Any]]:
     """Open cases by reason, the oldest first."""
     found = (
-        _open_cases(user)
+        ReviewCase.objects.filter(closed_at__isnull=True)
         .order_by()
         .values("reason_code")
         .annotate(number=Count("pk"), oldest=Min("opened_at"))
@@ -179,7 +167,7 @@ def _cases(user: Any, now: datetime) -> list[dict[str, Any]]:
     ]
 
 
-def _connections(user: Any, now: datetime) -> list[dict[str, Any]]:
+def _connections(now: datetime) -> list[dict[str, Any]]:
     """Each connection in use: its gate, its oldest due operation, its last trouble."""
     mine = Operation.objects.filter(connection=OuterRef("pk")).order_by()
     due = mine.filter(CLAIMABLE_NOW, next_at__lte=now).order_by("next_at", "pk")
@@ -187,7 +175,7 @@ def _connections(user: Any, now: datetime) -> list[dict[str, Any]]:
         connection=OuterRef("pk"), closed_at__isnull=True
     ).order_by("-opened_at", "-pk")
     found = (
-        access.visible(user, Connection.objects.filter(retired_at__isnull=True))
+        Connection.objects.filter(retired_at__isnull=True)
         .select_related("tenant", "gate")
         .defer("secrets")
         .annotate(

@@ -15,7 +15,6 @@ from hub.contract import Kind, Write
 from hub.models import Mapping, Operation
 from hub.panel.choices import Button
 from hub.panel.connection import in_words
-from hub.panel.values import masked
 from hub.registry import UnknownAction, UnknownIntegration
 from hub.states import State
 
@@ -33,7 +32,7 @@ class Search:
     account: str
     address: str
     by: tuple[tuple[str, str], ...]
-    """Field and value, masked unless the values are shown."""
+    """Field and value; the value is empty for those who may not see any."""
     reference: str
     """What we would have written there, for a create."""
     when: str
@@ -97,7 +96,7 @@ def _task(operation: Operation, action: Write, known: str) -> str:
 def _by(fields: dict[str, Any], *, values: bool) -> Iterable[tuple[str, str]]:
     found = [(name, text) for name, value in fields.items() if (text := _text(value))]
     for name, text in found[:MOST]:
-        yield name, text if values else masked(text)
+        yield name, text if values else ""
 
 
 def _text(value: Any) -> str:

@@ -239,13 +239,6 @@ AT_THE_GATE = _("Nothing goes on here until its connection is open again.")
 PERMISSIONS: Words = {
     "hub.decide_case": _("Can decide review cases"),
     "hub.send_again": _("Can send an operation again whose fate is unknown"),
-    "hub.work_case": _("Can look again, note, take and assign"),
-    "hub.judge_case": _("Can decide cases of judgement and confirm as done"),
-    "hub.discard_doubt": _("Can discard what may have happened"),
-    "hub.pause_connection": _("Can test, pause and resume connections"),
-    "hub.see_values": _("Can show personal values"),
-    "hub.see_technical": _("Can see the raw technical view"),
-    "hub.export_history": _("Can export decisions and history"),
 }
 _RIGHTS: dict[str, Promise] = {
     "view": _("Can view: %(what)s"),

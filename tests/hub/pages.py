@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth.models import Permission, User
-from django.test import Client
 from django.utils import timezone
 
 from hub import credentials, gate, outbox
@@ -20,10 +19,8 @@ from hub.models import (
     Heartbeat,
     Installation,
     Mapping,
-    Note,
     Operation,
     ReviewCase,
-    Scope,
     Tenant,
 )
 from hub.models.operation import STATE_LABELS
@@ -33,22 +30,12 @@ CANARY = "canary-5ecr3t-of-the-webhook"
 FIELDS = {"first_name": "Zenobia", "last_name": "Okafor"}
 
 
-def person(name: str = "ana", *permissions: str, root: bool = False, sees: str = "acme") -> User:
-    """Somebody who may enter the admin, with these permissions only, and sees one tenant."""
+def person(name: str = "ana", *permissions: str, root: bool = False) -> User:
+    """Somebody who may enter the admin, with these permissions only."""
     user = User.objects.create_user(name, password="x", is_staff=True, is_superuser=root)
     for permission in permissions:
         user.user_permissions.add(Permission.objects.get(codename=permission))
-    if not root and sees:
-        tenant, _ = Tenant.objects.get_or_create(slug=sees, defaults={"name": sees.capitalize()})
-        Scope.objects.create(user=user, tenant=tenant)
     return User.objects.get(pk=user.pk)
-
-
-def with_values(client: Client, address: str) -> str:
-    """A page whose personal values somebody has shown, as its button does."""
-    response = client.post(address, {"show_values": "1"})
-    assert response.status_code == 200, response.status_code
-    return str(response.content.decode())
 
 
 def connection(name: str = "portal", **columns: Any) -> Connection:
@@ -110,7 +97,6 @@ def one_of_each(of: Connection) -> dict[State, Operation]:
         fields='{"first_name": "Zenobia", "last_name": "Other"}',
         differences='[{"field": "last_name", "ours": "Okafor", "theirs": "Other"}]',
     )  # fmt: skip
-    Note.objects.create(case=case, by_name="luis", at=now, text="Asked them.")
     Decision.objects.create(
         case=case, operation=row, action="look_again", by_name="luis", reason="To be sure",
         at=now, done=True, result="It is looked up at once.",

@@ -373,8 +373,8 @@ def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
         ("/admin/hub/connection/add/", (), "hub.add_connection", "Can add: connections"),
         ("/admin/auth/user/", (), "auth.view_user", "Can view: users"),
         (
-            "/admin/connections/{portal}/pause/", ("view_connection",), "hub.pause_connection",
-            "Can test, pause and resume connections",
+            "/admin/connections/{portal}/pause/", ("view_connection",), "hub.change_connection",
+            "Can change: connections",
         ),
         (
             "/admin/cases/1/close/", ("view_reviewcase",), "hub.decide_case",

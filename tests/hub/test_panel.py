@@ -52,7 +52,7 @@ def test_each_state_is_said_in_words(root: Client, state: State) -> None:
     assert f"hub-state-{state.value}" in text
     assert words.state_means(state, doubt=row.maybe_executed).replace("'", "&#x27;") in text
     assert ("◐ may have happened" in text) == row.maybe_executed
-    assert "set, ends in ia" in text
+    assert "Zenobia" in text
     assert ("Waits for" in text) == (state in MOVING)
 
 
@@ -83,9 +83,8 @@ def test_the_case_its_candidates_and_the_advice_are_shown_side_by_side(root: Cli
     assert "An object with our reference was found, but it differs" in text
     assert "A3: A request that left us is executed" in text
     assert "Candidate <strong>6043</strong>: 1 field differs" in text
-    shown = " ".join(pages.with_values(root, story(row)).split())
-    assert 'Okafor</td><td data-label="Theirs">Other</td><td>≠ different</td>' in shown
-    assert 'Zenobia</td><td data-label="Theirs">Zenobia</td><td>= equal</td>' in shown
+    assert 'Okafor</td><td data-label="Theirs">Other</td><td>≠ different</td>' in text
+    assert 'Zenobia</td><td data-label="Theirs">Zenobia</td><td>= equal</td>' in text
     assert 'name="remote_ref" value="6043"' in text
     link = next(one for one in response.context["buttons"] if one.action == "link")
     assert link.recommended
@@ -94,7 +93,7 @@ def test_the_case_its_candidates_and_the_advice_are_shown_side_by_side(root: Cli
 
 def test_the_timeline_is_one_order_of_time(root: Client) -> None:
     row = pages.one_of_each(pages.connection())[State.REVIEW]
-    lines, cut = page.timeline(row, values=True, technical=True)
+    lines, cut = page.timeline(row, values=True)
     assert not cut
     assert [line.kind for line in lines] == ["made", "attempt", "evidence", "decision"]
     assert sorted(line.at for line in lines) == [line.at for line in lines]
@@ -110,7 +109,7 @@ def test_a_long_timeline_is_cut_and_says_so(root: Client, monkeypatch: pytest.Mo
     now = timezone.now()
     for token in range(1, 6):
         row.attempt_set.create(token=token, purpose="consult", worker="w", claimed_at=now)
-    lines, cut = page.timeline(row, values=False, technical=False)
+    lines, cut = page.timeline(row, values=False)
     assert cut
     assert len(lines) == 4
     assert "Only the newest 3 lines" in root.get(story(row)).content.decode()
@@ -207,7 +206,7 @@ def test_who_may_only_look_can_decide_nothing(client: Client, db: None) -> None:
 
 def test_sending_again_in_doubt_is_a_permission_of_its_own(client: Client, db: None) -> None:
     row = pages.in_state(pages.connection(), State.REVIEW)
-    client.force_login(pages.person("agent", "view_operation", "decide_case", "work_case"))
+    client.force_login(pages.person("agent", "view_operation", "decide_case"))
     shown = {one.action: one.why_not for one in client.get(story(row)).context["buttons"]}
     assert shown["send_again"] == "You lack the permission for it."
     assert shown["look_again"] == ""
@@ -551,8 +550,7 @@ def test_what_nobody_can_look_up_says_what_to_search_for(root: Client) -> None:
     row = in_doubt_without_a_look(first_sent_at=sent, last_byte_at=sent)
     response = root.get(story(row))
     search = response.context["search"]
-    assert search.by == (("last_name", "set, ends in or"), ("phone", "set, ends in  1"))
-    assert "Okafor" in pages.with_values(root, story(row))
+    assert search.by == (("last_name", "Okafor"), ("phone", "+49 30 1"))
     assert (search.account, search.address) == ("old.example.com", "https://old.example.com")
     assert search.reference == row.reference
     text = " ".join(response.content.decode().split())
@@ -728,7 +726,7 @@ def drifted(came: str, **columns: Any) -> tuple[Operation, ReviewCase]:
 def test_both_payloads_of_a_drift_stand_side_by_side(root: Client) -> None:
     row, case = drifted('{"first_name": "Zenobia", "email": ["z@example.com"], "post": "CEO"}')
     for address in (f"/admin/hub/reviewcase/{case.pk}/change/", story(row)):
-        text = " ".join(pages.with_values(root, address).split())
+        text = " ".join(root.get(address).content.decode().split())
         assert "3 fields differ · 1 field is equal" in text
         for field, stored, again in (
             ("email", "not submitted", '<ul class="hub-value"><li>z@example.com</li></ul>'),
@@ -968,7 +966,7 @@ def test_phones_are_a_list_on_the_page_and_beside_a_candidate(root: Client) -> N
     phones = '{"phone": [{"value": "+49 30 1", "type": "WORK"}]}'
     Operation.objects.filter(pk=row.pk).update(payload=phones)
     row.cases.get().candidates.update(fields=phones, differences="[]")
-    text = pages.with_values(root, story(row))
+    text = root.get(story(row)).content.decode()
     assert text.count("<li>+49 30 1 (WORK)</li>") == 3
     assert "&quot;value&quot;" not in text
 
