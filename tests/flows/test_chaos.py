@@ -22,7 +22,7 @@ from hub.models import Connection, Operation
 from hub.outbox import Impossible
 from tests.harness.views import StandIn
 from tests.harness.workers import HubRun
-from tests.harness.world import World, small_tuning
+from tests.harness.world import World, real_tuning
 
 pytestmark = pytest.mark.processes
 
@@ -145,7 +145,7 @@ def _reasons() -> Counter[str]:
 
 
 def test_two_thousand_operations_through_faults_and_kills(world: World) -> None:
-    world.tuning = small_tuning(lease_addend=1.2, claim_depth=20)
+    world.tuning = real_tuning(lease_addend=1.2, claim_depth=20)
     world.most_attempts = 150
     world.allow("I19", "a drain frozen inside a transaction keeps it open: nobody can tell why")
     stand_in: StandIn = world.stand_in()

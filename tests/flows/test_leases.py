@@ -302,6 +302,26 @@ def _stops(world: World, there: FakeRemote, action: str) -> Iterator[tuple[str, 
         yield step, done
 
 
+def test_a_stop_while_a_claim_is_under_way(world: World, there: FakeRemote) -> None:
+    """F21: what was claimed just as the stop came is given back, too, and does not wait for its
+    lease.
+    """
+    done = world.submit(world.connect(there), "c.create", "1", 1, FIELDS)
+    holder: list[Drain] = []
+
+    def steps(name: str) -> None:
+        if name == "claim.before":
+            holder[0].stop()
+        elif name == "claim.committed":
+            world.wait_for(lambda: holder[0]._desk._ending, saying="the end of the loop's watch")
+
+    holder.append(world.worker(budget=600.0, until_idle=True, steps=steps))
+    holder[0].run()
+    assert world.state(done) == "pending", world.story(done)
+    assert _writes(there) == 0
+    world.settle()
+
+
 @pytest.mark.parametrize("action", ["a.create", "c.create", "d.create"])
 def test_a_polite_stop_at_each_step(world: World, there: FakeRemote, action: str) -> None:
     """F21: nothing more is claimed, what runs is given back, what was sent ends, in time."""

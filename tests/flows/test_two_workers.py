@@ -6,7 +6,7 @@ from django.db.models import Count
 
 from hub.models import Attempt, Gate, Heartbeat
 from hub.states import Outcome
-from tests.harness.world import World, small_tuning
+from tests.harness.world import World, real_tuning
 
 pytestmark = pytest.mark.processes
 OPERATIONS = 200
@@ -14,7 +14,7 @@ OPERATIONS = 200
 
 def test_two_workers_share_what_is_due_and_never_one_operation(world: World) -> None:
     # Small bites, so that neither takes everything in one claim.
-    world.tuning = small_tuning(claim_depth=10, senders=5)
+    world.tuning = real_tuning(claim_depth=10, senders=5)
     stand_in = world.stand_in()
     bitrix = world.connect(stand_in, max_in_flight=5)
     stand_in.simulator.fault("slow_answer", method="crm.item.add", times=-1, seconds=0.02)
