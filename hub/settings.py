@@ -13,6 +13,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -219,6 +220,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_q",
     "csp",
+    "axes",
     *INTEGRATIONS,
 ]
 MIDDLEWARE = [
@@ -232,6 +234,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 TEMPLATES: list[dict[str, Any]] = [
     {
@@ -257,6 +260,22 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 LOGIN_URL = "admin:login"
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",  # before the other: it refuses who is locked out
+    "django.contrib.auth.backends.ModelBackend",
+]
+# A name is locked for the address the failures came from: by the name alone anybody could lock out
+# anybody, by the address alone one person a whole office.
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_FAILURE_LIMIT = 5
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_RESET_ON_SUCCESS = True
+AXES_DISABLE_ACCESS_LOG = True  # one row per login would never end
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+AXES_CLIENT_IP_CALLABLE = "hub.panel.login.client_address"
+AXES_LOCKOUT_CALLABLE = "hub.panel.login.locked_out"
+HUB_PROXIES = _whole("HUB_PROXIES", 0, least=0)  # proxies of ours between a browser and the web
 # A report says where it happened, never with which values: some of them are credentials.
 DEFAULT_EXCEPTION_REPORTER_FILTER = "hub.panel.reports.NoValues"
 

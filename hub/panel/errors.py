@@ -98,6 +98,20 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     )
 
 
+def locked_out(minutes: int) -> HttpResponse:
+    """429: too many failures to log in."""
+    return _bare(
+        429,
+        _("Too many attempts to log in"),
+        _("Nobody can log in with this name from here for a while."),
+        _(
+            "Wait %(minutes)s minutes, then try again. If you forgot your password, ask an "
+            "administrator of this hub for a new one."
+        )
+        % {"minutes": minutes},
+    )
+
+
 def server_error(request: HttpRequest) -> HttpResponse:
     """500: a defect of the hub; touches no database, which may be what is missing."""
     try:

@@ -10,6 +10,7 @@ from urllib.error import URLError
 import pytest
 from django.contrib.auth import authenticate, get_user_model
 from django.core.management import CommandError, call_command
+from django.test import RequestFactory
 from django.urls import reverse
 
 from hub import checks, credentials
@@ -53,7 +54,7 @@ def test_it_makes_tenants_connections_and_logins():
         assert Gate.objects.filter(connection=row).exists()
         assert credentials.open_sealed(row.secrets)["webhook"].startswith("1/")
     for login in demo.LOGINS:
-        assert authenticate(username=login, password=made.password)
+        assert authenticate(RequestFactory().post("/"), username=login, password=made.password)
     assert Connection.objects.filter(integration="probe").count() == 1
 
 
@@ -84,7 +85,7 @@ def test_a_password_of_ones_own_replaces_it(monkeypatch):
     demo.ensure()
     monkeypatch.setenv("HUB_DEMO_PASSWORD", "chosen-by-me")
     assert demo.ensure().password == "chosen-by-me"
-    assert authenticate(username="agent", password="chosen-by-me")
+    assert authenticate(RequestFactory().post("/"), username="agent", password="chosen-by-me")
 
 
 def test_logins_can_reach_the_admin_and_only_admin_may_do_everything(client):
