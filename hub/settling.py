@@ -359,6 +359,8 @@ class Settler:
             self._name_candidate(row, ref, now)
         elif state is State.REVIEW:
             self._name_candidate(row, ref, now)
+        elif state is State.DISCARDED and row.yields_ref:
+            self._open_late_effect(row, ref, now)
         elif row.remote_ref and row.remote_ref != ref and row.yields_ref:
             self._open_duplicate(row, ref, now)
 
@@ -380,6 +382,22 @@ class Settler:
             summary=(
                 f"A late answer names object {ref}, but this operation is settled with "
                 f"{row.remote_ref}: one of them is probably a duplicate."
+            ),
+            now=now,
+        )
+
+    def _open_late_effect(self, row: Operation, ref: str, now: datetime) -> None:
+        """A person closed it without knowing; now it is known that the object is there."""
+        cases.open_case(
+            CaseSubject.DUPLICATE,
+            row.pk,
+            tenant_id=row.tenant_id,
+            connection_id=row.connection_id,
+            operation_id=row.pk,
+            reason_code="late_effect",
+            summary=(
+                f"This operation was discarded, and a late answer says that it happened: object "
+                f"{ref} is there."
             ),
             now=now,
         )

@@ -26,6 +26,7 @@ ROWS: dict[str, frozenset[str]] = {
             "answers",
             "contract",
             "doubts",
+            "effects",
             "keys",
             "looks",
             "ownership",

@@ -113,6 +113,7 @@ def of_operation(
     *,
     known: situation.Known | None = None,
     now: datetime | None = None,
+    verbs: Sequence[str] = review.ACTIONS,
 ) -> list[Button]:
     """Every button of an operation's page; without a user, as for one who may everything.
 
@@ -120,7 +121,7 @@ def of_operation(
     """
     stale = known.stale if known is not None else None
     buttons = []
-    for choice in review.choices(operation, now, stale=stale):
+    for choice in review.choices(operation, now, stale=stale, verbs=verbs):
         why_not = choice.why_not
         if not why_not and not _may(user, choice.permission):
             why_not = _("You lack the permission for it.")
@@ -142,8 +143,6 @@ def of_operation(
 STANDS_IN: dict[Verb, tuple[Verb, ...]] = {
     # A repeat in doubt begins with a look; where it cannot be pressed, the look by itself can.
     Verb.RETRY: (Verb.LOOK,),
-    # To mark a result by hand is to name its record, until there is a button for the rest.
-    Verb.CONFIRM: (Verb.LINK,),
 }
 """What leads the same way as an advised verb that cannot be pressed just now."""
 
@@ -187,7 +186,7 @@ def _buttons(
         if operation is None:
             return []
         address = reverse("admin:operation_story", args=[operation.pk])
-        buttons = of_operation(operation, user, known=known, now=now)
+        buttons = of_operation(operation, user, known=known, now=now, verbs=review.MOVES)
         return [replace(one, address=address) for one in buttons]
     may = _may(user, review.DECIDE)
     closing = Button(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -284,7 +285,7 @@ def _decide(request: HttpRequest, pk: int) -> HttpResponse:
     # A browser counts the end of a line as one character and sends two.
     reason = request.POST.get("reason", "").replace("\r\n", "\n")
     given = {"reason": reason, "remote_ref": chosen, "other_ref": typed}
-    if action == review.LINK and typed and chosen and typed != chosen:
+    if action in review.NAMES_ONE and typed and chosen and typed != chosen:
         both = _("You chose %(chosen)s and entered %(typed)s: leave only the one that is meant.")
         trouble = both % {"chosen": chosen, "typed": typed}
         return _page(request, pk, given, trouble, wrong="remote id", status=400)
@@ -302,7 +303,11 @@ def _decide(request: HttpRequest, pk: int) -> HttpResponse:
             reason=given["reason"],
             seen_state=request.POST.get("seen_state", ""),
             seen_token=token,
-            remote_ref=(typed or chosen) if action == review.LINK else "",
+            remote_ref=(typed or chosen) if action in review.NAMES_ONE else "",
+            seen_decision=_number(request.POST.get("seen_decision")),
+            seen_digest=request.POST.get("seen_digest", ""),
+            form_token=request.POST.get("form_token", "")[:64],
+            behind=request.POST.get("behind", review.GO_ON),
         )
     except review.Lacking as error:
         raise Lacks(error.permission, recorded=True) from None
@@ -315,9 +320,16 @@ def _decide(request: HttpRequest, pk: int) -> HttpResponse:
         return _page(request, pk, given, trouble, wrong=field, status=400)
     if not decided.done:
         return _page(request, pk, given, decided.text, wrong="refused", status=409)
+    if decided.repeated:
+        messages.info(request, _("This form came before; it was done once."))
     messages.success(request, decided.text)
     _say_when_it_waits(request, action, decided.operation_id)
     return HttpResponseRedirect(reverse("admin:operation_story", args=[decided.operation_id]))
+
+
+def _number(text: str | None) -> int | None:
+    """A number that a form of ours carries; None where it carries none."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _say_when_it_waits(request: HttpRequest, action: str, pk: int) -> None:
@@ -394,6 +406,14 @@ def _page(
         "lines": lines,
         "cut": cut,
         "most": LINES,
+        "seen": review.seen(operation),
+        "form_token": secrets.token_hex(16),
+        "names_one": any(one.needs_remote_ref and not one.why_not for one in found),
+        "behind": [
+            (review.GO_ON, _("may go on")),
+            (review.WAIT, _("wait one hour")),
+            (review.DISCARD_TOO, _("are discarded, too")),
+        ],
         "buttons": found,
         "can": [one for one in found if not one.why_not],
         "not_now": [one for one in found if one.why_not],

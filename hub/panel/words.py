@@ -80,6 +80,7 @@ REASONS: Words = {
     "key_stores_error": _("They repeat an old error under our key; only a new key helps"),
     "key_used_up": _("Too late to repeat safely: the life of the key is over"),
     "lapsed": _("The worker's lease ran out"),
+    "late_effect": _("It was discarded, and a late answer says it happened"),
     "late_duplicate": _("A late answer names another object: possible duplicate"),
     "linked": _("A person linked it to an object there"),
     "look_given_back": _("The look was given back; it is repeated"),
@@ -109,6 +110,7 @@ REASONS: Words = {
     "schema": _("The payload has a form this code does not know"),
     "sent_again": _("A person decided to send it again although it may have happened"),
     "several_found": _("Several objects there carry our reference"),
+    "stated": _("A person stated that it was done"),
     "stale": _("A newer version has been sent"),
     "superseded": _("A newer one took its place"),
     "taken_over": _("A person took it out of the machine's hands"),
@@ -167,6 +169,11 @@ DECISIONS: Words = {
     "link": _("Link"),
     "discard": _("Discard"),
     "take_over": _("Take over"),
+    "confirm": _("Confirm as done"),
+    "not_same": _("It is not this one"),
+    "may_be": _("It may be this one after all"),
+    "take": _("Take the case"),
+    "note": _("Write a note"),
     "close": _("Close the case"),
     "correct": _("Correct the cause, then retry"),
 }
@@ -223,12 +230,16 @@ DECIDED: Words = {
     "send_again": _("It is sent again as a new operation."),
     "discard": _("It is closed; nothing is sent."),
     "take_over": _("The case is yours."),
+    "confirm": _("It counts as done, on your word."),
+    "not_same": _("It is hidden; that proves nothing."),
+    "may_be": _("It is shown again."),
+    "note": _("The note is kept."),
     "close": _("The question is closed; nothing was sent or changed."),
 }
 """What a decision that was carried out came to; a link names its object besides."""
 
 FINAL_REASONS: dict[str, tuple[str, ...]] = {
-    State.CONFIRMED: ("already_gone", "confirmed", "finished", "found", "gone", "linked"),
+    State.CONFIRMED: ("already_gone", "confirmed", "finished", "found", "gone", "linked", "stated"),
     State.DISCARDED: ("sent_again", "stale", "superseded", "withdrawn"),
 }
 """The reasons an operation can be finished with."""

@@ -38,7 +38,7 @@ def form_of(client: Client, row: Operation | int, **given: str) -> dict[str, str
     """The hidden fields of the page as it is now, with what a person adds."""
     text = client.get(story(row)).content.decode()
     hidden = dict(re.findall(r'type="hidden" name="(seen_\w+)" value="([^"]*)"', text))
-    assert set(hidden) == {"seen_state", "seen_token"}
+    assert set(hidden) == {"seen_state", "seen_token", "seen_decision", "seen_digest"}
     return hidden | given
 
 
@@ -63,7 +63,8 @@ def test_every_button_stays_in_place_and_says_why_it_cannot_be_pressed(
     row = pages.in_state(pages.connection(), state)
     found = root.get(story(row)).context["buttons"]
     assert [one.action for one in found] == [
-        "look_again", "retry", "send_again", "link", "discard", "take_over",
+        "look_again", "retry", "send_again", "link", "confirm", "discard", "take_over",
+        "not_same", "may_be", "take", "note",
     ]  # fmt: skip
     text = root.get(story(row)).content.decode()
     for one in found:

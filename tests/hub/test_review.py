@@ -87,7 +87,7 @@ def _expected(state: str, doubt: bool, action: Write) -> set[str]:
     )  # fmt: skip
     match state:
         case "review":
-            found = {"discard"}
+            found = {"discard", "confirm", "take", "note"}
             if action.can_look:
                 found.add("look_again")
             if action.kind is not Kind.DELETE:
@@ -95,7 +95,7 @@ def _expected(state: str, doubt: bool, action: Write) -> set[str]:
             found.add("retry" if not doubt or harmless else "send_again")
             return found
         case "failed":
-            return {"retry", "discard"}
+            return {"retry", "discard", "take", "note"}
         case "pending" | "retry" if not doubt:
             return {"discard"}
         case "retry":
@@ -113,6 +113,7 @@ AFTER = {
     "retry": "retry",
     "send_again": "discarded",
     "link": "confirmed",
+    "confirm": "confirmed",
     "discard": "discarded",
     "take_over": "review",
 }
@@ -159,7 +160,7 @@ def test_every_enabled_button_does_what_it_says(
     for number, action in enumerate(CLASSES):
         declared = remote.declared(crm, action)
         for doubt in _doubts(state):
-            for what in _expected(state, doubt, declared):
+            for what in _expected(state, doubt, declared) - {"take", "note"}:
                 _one_decision(crm, there, state, action, doubt, what, f"{number}-{doubt}-{what}")
 
 
@@ -176,7 +177,9 @@ def _one_decision(
         crm, state, action=action, source_id=source_id, maybe_executed=doubt, attempts=5, lapses=2
     )
     ref = there.seed("acme", {"name": "Ann"}, reference=row.reference, version=1)
-    decided = _act(row, what, remote_ref=ref if what == "link" else "")
+    decided = _act(
+        row, what, remote_ref=ref if what in ("link", "confirm") and "delete" not in action else ""
+    )
     case = (action, state, doubt, what, decided.text)
     assert decided.done, case
     after = Operation.objects.get(pk=row.pk)
@@ -190,7 +193,7 @@ def _one_decision(
         True, "ann", "because", state, row.lease_token,
     ), case  # fmt: skip
     # Doubt is cleared by proof alone, and stays on record when it is withdrawn.
-    if what == "link":
+    if what in ("link", "confirm"):
         assert not after.maybe_executed, case
         assert after.remote_ref == ref or not after.yields_ref, case
         if declared_kind(crm, action) in (Kind.CREATE, Kind.UPDATE):
@@ -338,7 +341,7 @@ def test_without_its_code_only_discarding_is_left(crm: Connection) -> None:
     row = rows.operation(crm, "review", maybe_executed=True)
     Operation.objects.filter(pk=row.pk).update(action="bp.gone")
     row.refresh_from_db()
-    assert {one.action for one in review.choices(row) if one.enabled} == {"discard"}
+    assert {one.action for one in review.choices(row) if one.enabled} == {"discard", "take", "note"}
     assert _act(row, "discard").done
 
 
