@@ -22,6 +22,7 @@ from hub.models import (
     Note,
     Operation,
     ReviewCase,
+    Scope,
 )
 from hub.outbox import Submitted
 from hub.redaction import Scrubber
@@ -450,14 +451,17 @@ def test_acceptance_13_a_reader_decides_nothing(
     done = _in_review(world, there, crm)
     user = User.objects.create_user("reader")
     user.user_permissions.add(Permission.objects.get(codename="view_operation"))
+    Scope.objects.create(user=user, tenant=crm.tenant)
     for action in review.ACTIONS:
-        with pytest.raises(PermissionError):
+        with pytest.raises(review.Lacking):
             _act(world, done, action, by="", user=user, remote_ref="1")
+    assert Decision.objects.filter(by=user, done=False).count() == len(review.ACTIONS)
+    stranger = User.objects.create_user("stranger", is_staff=True)
+    with pytest.raises(BadPayload, match="no operation"):
+        _act(world, done, "discard", by="", user=stranger)
     assert world.state(done) == "review"
     assert not Note.objects.exists()
     assert not Decision.objects.filter(done=True).exists()
-    Decision.objects.all().delete()
-    user.delete()
 
 
 # --- 15: what would happen ------------------------------------------------------------------------
