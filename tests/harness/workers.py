@@ -8,10 +8,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 from hub.management import processes, supervisor
 from hub.models import Heartbeat
+from tests.harness.forge import forge
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,14 +21,8 @@ class Worker:
 
     def __init__(self, environment: Mapping[str, str], output: Path) -> None:
         self.output = output
-        self._file: IO[bytes] = output.open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "manage.py"), "hub_drain", "--forever", "--budget", "600"],
-            env=dict(environment),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=self._file,
-            stderr=subprocess.STDOUT,
+        self.process = forge(environment).manage(
+            "hub_drain", "--forever", "--budget", "600", environment=environment, output=output
         )
 
     @property
@@ -49,8 +43,7 @@ class Worker:
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self.signal(signal.SIGKILL)
-        self.process.wait(10)
-        self._file.close()
+        self.process.wait(60)
 
     def freeze(self) -> None:
         """SIGSTOP: it does nothing until `thaw()`."""
@@ -60,15 +53,13 @@ class Worker:
         """SIGCONT."""
         self.signal(signal.SIGCONT)
 
-    def stop(self, seconds: float = 10.0) -> int:
+    def stop(self, seconds: float = 60.0) -> int:
         """Ask it politely; its exit code. Raises `subprocess.TimeoutExpired` when it does not
         listen.
         """
         self.thaw()
         self.signal(signal.SIGTERM)
-        code = self.process.wait(seconds)
-        self._file.close()
-        return code
+        return self.process.wait(seconds)
 
     def said(self) -> str:
         """What it wrote."""
