@@ -2,9 +2,9 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,43 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if belongs_elsewhere else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+    items[:] = _in_order(config, kept)
+
+
+_LONGEST = (
+    "tests/flows/test_chaos.py",
+    "tests/hub/test_run_local.py",
+    "tests/test_weaknesses.py",
+    "tests/test_bench.py",
+    "tests/hub/test_run.py",
+    "tests/flows/test_crash_points.py",
+    "tests/hub/test_demo.py",
+    "tests/flows/test_limits.py",
+    "tests/flows/test_restart_mid_work.py",
+)
+"""Files with tests of processes that take longest: begun last, each would make all others wait."""
+
+
+def _in_order(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Put tests of processes behind the others, the longest first, and last what judges the run.
+
+    Under xdist a worker gets one piece of the list to begin with, and takes from the end of
+    another's when it is through: so each piece begins with long ones.
+    """
+    last = [item for item in items if item.get_closest_marker("afterwards")]
+    mine = [item for item in items if item.get_closest_marker("processes") and item not in last]
+    mine.sort(key=_rank)
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    dealt = [item for worker in range(workers) for item in mine[worker::workers]]
+    apart = {*last, *mine}
+    return [*(item for item in items if item not in apart), *dealt, *last]
+
+
+def _rank(item: pytest.Item) -> int:
+    for rank, path in enumerate(_LONGEST):
+        if item.nodeid.startswith(path):
+            return rank
+    return len(_LONGEST)
 
 
 # --- nothing is skipped silently, and the runner gets its numbers --------------------------------
@@ -172,25 +208,32 @@ def hub_environment(database_url: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def manage(hub_environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+def manage(
+    hub_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., subprocess.CompletedProcess[str]]:
     """`manage("hub_show", "1", input="", timeout=30, HUB_SENDERS="5")`: run one command to its end.
 
     The result is a `CompletedProcess` with text output; a bad exit code is the test's to judge.
     """
+    from tests.harness.forge import forge
 
     def run(
-        *arguments: str, input: str | None = None, timeout: float = 60, **variables: str
+        *arguments: str, input: str | None = None, timeout: float = 120, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(ROOT / "manage.py"), *arguments],
-            env=hub_environment | variables,
-            input="" if input is None else input,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            cwd=ROOT,
-            check=False,
+        folder = tmp_path_factory.mktemp("manage")
+        given, output, errors = (folder / name for name in ("given", "output", "errors"))
+        given.write_text(input or "")
+        environment = hub_environment | variables
+        process = forge(environment).manage(
+            *arguments, environment=environment, input=given, output=output, errors=errors
         )
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            raise
+        said, wrong = (one.read_text() for one in (output, errors))
+        return subprocess.CompletedProcess(process.args, code, said, wrong)
 
     return run
 

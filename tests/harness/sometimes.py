@@ -1,8 +1,15 @@
-"""Situations a whole run must meet at least once: a check without its case proves nothing."""
+"""Situations a whole run must meet at least once: a check without its case proves nothing.
+
+A run has several processes, each with its own worlds. Each writes down what it has met, in the
+run's own folder; whoever judges the run reads them all.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub.models import Evidence as EvidenceRow
@@ -22,10 +29,25 @@ ALL = (FENCED, HAPPENED, NOT_HAPPENED, HELD, BREAKER, LAPSED_SENT, LAPSED_RUNNIN
 
 
 class Situations:
-    """Counts of what happened, over all worlds of a test run."""
+    """Counts of what happened, over all worlds of this process; see `of_the_run`."""
 
     def __init__(self) -> None:
         self.met: Counter[str] = Counter()
+        self._folder = Path(os.environ["HUB_TEST_HOME"]) / "situations"
+
+    def of_the_run(self) -> Counter[str]:
+        """What all processes of this run have met."""
+        found: Counter[str] = Counter()
+        for path in self._folder.glob("*.json"):
+            found.update(json.loads(path.read_text()))
+        return found
+
+    def _keep(self) -> None:
+        self._folder.mkdir(exist_ok=True)
+        mine = self._folder / f"{os.getpid()}.json"
+        draft = mine.with_suffix(".draft")
+        draft.write_text(json.dumps(self.met))
+        draft.rename(mine)
 
     def note(self, e: Evidence) -> None:
         """Count what one world's history holds."""
@@ -56,6 +78,7 @@ class Situations:
             elif entry.before == State.RUNNING.value and entry.after in ("pending", "retry"):
                 self.met[LAPSED_RUNNING] += 1
         self.met[HELD] += _held(e)
+        self._keep()
 
 
 def _held(e: Evidence) -> int:
