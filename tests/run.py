@@ -1,9 +1,9 @@
 """`make test`: the whole suite, on SQLite and on a real PostgreSQL, with one summary at the end.
 
-Tests that need no database run once. The others run on each database: first those that can share
-the cores, each worker with a database of its own, then those that start and kill processes, one at
-a time on each database, both databases side by side. What fails in a whole run is run once more,
-alone, and the summary tells how many needed that.
+Tests that need no database run once. The others run on each database, both databases side by side:
+first those of one process, then those that start and kill processes. Every worker of a part has a
+database of its own. A test of processes, which has the machine's own clock, is run once more,
+alone, when it fails in a whole run, and the summary tells how many needed that; no other is.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +40,8 @@ class Part:
     database: str
     markers: str
     workers: int
+    judged: bool = False
+    """Whether a test that judges the run as a whole is run behind it."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,14 @@ class Result:
 def plan(databases: Sequence[str], workers: int) -> list[list[Part]]:
     """Return the stages of a run over `databases`; the parts of one stage run side by side."""
     stages = [[Part("without a database", databases[0], "pure", workers)]]
-    stages += [[Part(name, name, "not pure and not processes", workers)] for name in databases]
-    # Such a test mostly waits for its processes, and must not share its database with another.
+    # Of two workers on each database one mostly waits: for a commit, a remote, a process.
+    each = min(workers, 2) if len(databases) > 1 else workers
+    stages.append([Part(name, name, "not pure and not processes", each) for name in databases])
     stages.append(
-        [Part(f"{name}, processes", name, "not pure and processes", 0) for name in databases]
+        [
+            Part(f"{name}, processes", name, "not pure and processes", each, judged=True)
+            for name in databases
+        ]
     )
     return stages
 
@@ -122,63 +128,106 @@ def run_part(
     output: IO[bytes] | None = None,
     started: list["subprocess.Popen[bytes]"] | None = None,
 ) -> Result:
-    """Run pytest once and count; a run that ends without its count is one failure."""
+    """Run pytest and count; a run that ends without its count is one failure."""
     home = Path(tempfile.mkdtemp(prefix="hub-tests-"))
-    report = home / "report.json"
-    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-    environment |= {"HUB_TEST_HOME": str(home), "HUB_TEST_REPORT": str(report)}
-    environment.pop("HUB_TEST_DATABASE_URL", None)
-    # Some hundred processes load the same code: who compiles it keeps it for the others.
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    if url is not None:
-        environment["HUB_TEST_DATABASE_URL"] = url
+    run = Run(home, url, output, started if started is not None else [])
     markers = f"({part.markers}) and ({marker})" if marker else part.markers
-    command = [sys.executable, "-m", "pytest", "-q", "-m", markers]
-    command += ["-n", str(part.workers), "--dist", "worksteal"] if part.workers else []
-    command += ["-p", "no:cacheprovider", "--continue-on-collection-errors", *extra]
+    # It needs all the others to be over, in every worker.
+    judged = part.judged and part.workers and not extra
+    options = ["-n", str(part.workers), "--dist", "worksteal"] if part.workers else []
     if output is None:
         print(f"\n=== {part.title}", flush=True)
     began = time.monotonic()
-    note = ""
     try:
+        told = run.pytest(
+            "-m", f"({markers}) and not afterwards" if judged else markers, *options, *extra,
+            limit=limit,
+        )  # fmt: skip
+        again = ""
+        if 0 < len(told.again) == told.failed <= _MOST_AGAIN and judged:
+            # Processes have the machine's clock: one that is busy elsewhere can make a lease or a
+            # deadline end too early. What fails is run once more, alone; the summary says so.
+            quiet = run.pytest(*told.again, limit=limit)
+            if (quiet.passed, quiet.failed) == (told.failed, 0):
+                again = f"{told.failed} of them at a second try, alone"
+                told = replace(told, passed=told.passed + told.failed, failed=0, note=again)
+        if judged:
+            left = limit - (time.monotonic() - began)
+            told += run.pytest("-m", f"({markers}) and afterwards", limit=left, whole=True)
+        return Result(
+            part.title, told.passed, told.failed, told.skipped, time.monotonic() - began, told.note
+        )
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one run of pytest counted, and the names of what failed."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    note: str = ""
+    again: Sequence[str] = ()
+
+    def __add__(self, other: "Told") -> "Told":
+        return Told(
+            self.passed + other.passed,
+            self.failed + other.failed,
+            self.skipped + other.skipped,
+            "; ".join(note for note in (self.note, other.note) if note),
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Runs pytest for a part: with its folder and its database, and where its output goes."""
+
+    home: Path
+    url: str | None
+    output: IO[bytes] | None
+    started: list["subprocess.Popen[bytes]"]
+
+    def pytest(self, *arguments: str, limit: float, whole: bool = False) -> Told:
+        """Run it once; an end without a count is one failure."""
+        report = self.home / "report.json"
+        report.unlink(missing_ok=True)
+        environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+        environment |= {"HUB_TEST_HOME": str(self.home), "HUB_TEST_REPORT": str(report)}
+        environment.pop("HUB_TEST_DATABASE_URL", None)
+        # Some hundred processes load the same code: who compiles it keeps it for the others.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        if self.url is not None:
+            environment["HUB_TEST_DATABASE_URL"] = self.url
+        if whole:
+            environment["HUB_TEST_WHOLE"] = "1"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        process = subprocess.Popen(
+            [*command, "--continue-on-collection-errors", *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdout=self.output,
+            stderr=self.output,
+        )
+        self.started.append(process)
+        note = ""
         try:
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=output, stderr=output
-            )
-            if started is not None:
-                started.append(process)
             code = _wait(process, limit)
         except TimeoutError:
             code, note = 1, f"ended after {limit:.0f} s: a test hangs"
-        seconds = time.monotonic() - began
         if code == _NO_TESTS:
-            return Result(part.title, 0, 0, 0, seconds)
+            return Told()
         try:
             counts = json.loads(report.read_text())
         except (OSError, ValueError):
-            note = note or f"pytest ended with code {code} and no count"
-            return Result(part.title, 0, 1, 0, seconds, note)
+            return Told(failed=1, note=note or f"pytest ended with code {code} and no count")
         # A test that was expected to fail and does not is a claim that is no longer true.
         failed = counts["failed"] + counts["error"] + counts["xpassed"]
-        if 0 < len(counts["again"]) == failed <= _MOST_AGAIN and not extra:
-            # Leases, deadlines and clocks are real here: a machine that is busy elsewhere can make
-            # one of them late. What fails is run once more, alone; the summary says so.
-            again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-            report.unlink()
-            quiet = subprocess.Popen(
-                [*again, *counts["again"]], cwd=ROOT, env=environment, stdout=output, stderr=output
-            )
-            if started is not None:
-                started.append(quiet)
-            if _wait(quiet, limit) == 0 and json.loads(report.read_text())["passed"] == failed:
-                note = f"{failed} of them at a second try, alone"
-                counts["passed"], failed, code = counts["passed"] + failed, 0, 0
         if code != 0 and failed == 0:
             failed, note = 1, note or f"pytest ended with code {code}"
         skipped = counts["skipped"] + counts["xfailed"]
-        return Result(part.title, counts["passed"], failed, skipped, seconds, note)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+        return Told(counts["passed"], failed, skipped, note, counts["again"])
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> int:
