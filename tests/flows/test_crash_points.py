@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from hub import gate
-from hub.delivery import Drain
 from hub.models import Connection, Operation
 from hub.models.gate import PauseKind
 from tests.harness.crashing import Crash, Fuse, Gallows
@@ -24,8 +23,7 @@ from tests.harness.world import World, small_tuning
 
 pytestmark = pytest.mark.processes
 
-QUICK: dict[str, Any] = {"margin": 0.1, "lease_addend": 0.6, "sweep_every": 600.0}
-NUMBERS = {"max_send": 0.5, "max_exec": 0.2, "index_lag": 0.1}
+NO_SWEEP: dict[str, Any] = {"sweep_every": 86_400.0}
 MOST = 40
 """More step points than one operation can meet: a run that goes on this long has gone astray."""
 
@@ -36,8 +34,9 @@ def _die_everywhere(world: World, action: str, dying: Dying) -> set[str]:
     """Crash at each step that an undisturbed run meets, each time it is met; the names of the steps
     that were hit.
     """
-    stand_in = world.stand_in()
-    ready = [world.connect(stand_in, f"a{n}", numbers=NUMBERS) for n in range(MOST)]
+    world.jumping_time()
+    stand_in = world.stand_in(timeless=True)
+    ready = [world.connect(stand_in, f"a{n}") for n in range(MOST)]
     if action != "contact.create":
         for connection in ready:
             world.submit(connection)
@@ -57,7 +56,7 @@ def _die_everywhere(world: World, action: str, dying: Dying) -> set[str]:
     assert len(points) < MOST, "more step points than connections were made ready for"
     for connection in ready:
         gate.resume(connection.pk)
-    world.settle(30)
+    world.settle()
     return hit
 
 
@@ -72,10 +71,10 @@ def _one(
     return seen
 
 
-def _in_process(name: str, time: int) -> list[str]:
+def _in_process(world: World, name: str, time: int) -> list[str]:
     fuse = Fuse(name, time)
     try:
-        Drain(tuning=small_tuning(**QUICK), budget=10.0, until_idle=True, steps=fuse).run()
+        world.drain(tuning=small_tuning(**NO_SWEEP), steps=fuse)
     except Crash:
         pass
     return fuse.seen if fuse.burnt else [*fuse.seen, "end"]
@@ -99,7 +98,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("action", ["contact.create", "contact.update", "contact.delete"])
 def test_a_crash_at_any_step_loses_nothing(world: World, action: str) -> None:
-    hit = _die_everywhere(world, action, _in_process)
+    hit = _die_everywhere(world, action, lambda name, time: _in_process(world, name, time))
     assert hit >= EXPECTED, f"never crashed at {EXPECTED - hit}"
     _all_true(world)
 
@@ -108,7 +107,11 @@ def test_a_crash_at_any_step_loses_nothing(world: World, action: str) -> None:
 def test_a_kill_at_any_step_loses_nothing(world: World, action: str) -> None:
     gallows = Gallows(world.environment)
     try:
-        hit = _die_everywhere(world, action, lambda name, time: gallows.drain(name, time, QUICK))
+        hit = _die_everywhere(
+            world,
+            action,
+            lambda name, time: gallows.drain(name, time, NO_SWEEP, world.clock.passed),
+        )
     finally:
         gallows.close()
     assert hit >= EXPECTED, f"never killed at {EXPECTED - hit}"

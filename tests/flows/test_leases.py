@@ -257,13 +257,15 @@ def test_a_process_frozen_in_mid_call(world: World) -> None:
     """F16, F17 for real: SIGSTOP after the request has left, SIGCONT after another has resolved
     it.
     """
+    world.short_leases()
     there = world.fake_remote()
     crm = world.connect(there)
-    there.order("slow", "POST", seconds=0.5)
+    there.order("hold", "POST")
     [first] = world.work(1)
     done = world.submit(crm, "c.create", "1", 1, FIELDS)
     world.wait_for(lambda: _writes(there) == 1, saying="the request")
-    first.freeze()
+    world.freeze(first)
+    there.release()
     world.workers.remove(first)
     try:
         world.settle()
@@ -295,10 +297,13 @@ def _stops(world: World, there: FakeRemote, action: str) -> Iterator[tuple[str, 
             if name == step:
                 holder[0].stop()
 
-        holder.append(world.worker(budget=600.0, until_idle=True, steps=stop))
+        # By this clock it takes a tenth of the time, so that no machine is too busy for its limits.
+        holder.append(
+            world.worker(until_idle=True, steps=stop, clock=lambda: world.clock.monotonic() / 10)
+        )
         began = time.monotonic()
         holder[0].run()
-        assert time.monotonic() - began < 60.0, step
+        assert time.monotonic() - began < 120.0, step
         yield step, done
 
 
@@ -332,7 +337,7 @@ def test_sigterm_to_a_busy_worker(world: World) -> None:
     done = [world.submit(crm, "c.create", str(n), 1, FIELDS) for n in range(40)]
     [worker] = world.work(1)
     world.wait_for(lambda: _writes(there) >= 4, saying="the first calls")
-    assert worker.stop(15.0) == 0
+    assert worker.stop() == 0
     states = world.states()
     assert set(states) <= {"pending", "retry", "confirmed"}, states
     assert states["confirmed"] >= 1
@@ -350,6 +355,7 @@ def test_all_workers_die_at_once(world: World) -> None:
     """F22: all leases lapse for whoever comes next; a hand is needed only where the class says
     so.
     """
+    world.short_leases()
     there = world.fake_remote()
     crm = world.connect(there, max_in_flight=10)
     there.order("slow", "POST", seconds=0.3, times=10_000)

@@ -99,5 +99,5 @@ def test_many_entities_with_versions_in_disorder_end_at_their_highest(world: Wor
         with transaction.atomic():
             for number in range(20):
                 world.submit(bitrix, "contact.update", str(number), version, fields=_named(version))
-    world.settle(40)
+    world.settle()
     assert {item["name"] for item in stand_in.simulator.items("acme")} == {"Ann 5"}

@@ -31,6 +31,7 @@ def test_submitted_while_no_worker_runs(world: World) -> None:
     ],
 )
 def test_killed_while_the_request_is_out(world: World, fault: str, happened: bool) -> None:
+    world.short_leases()
     stand_in = world.stand_in()
     bitrix = world.connect(stand_in, numbers={"max_exec": 1.0})
     stand_in.simulator.fault(fault, method="crm.item.add", seconds=0.8)
@@ -51,6 +52,7 @@ def test_killed_while_the_request_is_out(world: World, fault: str, happened: boo
 
 
 def test_killed_with_work_claimed_ahead(world: World) -> None:
+    world.short_leases()
     stand_in = world.stand_in()
     bitrix = world.connect(stand_in, max_in_flight=5)
     order = stand_in.simulator.fault("slow_answer", method="crm.item.add", times=-1, seconds=0.3)
@@ -63,7 +65,7 @@ def test_killed_with_work_claimed_ahead(world: World) -> None:
     worker.kill()
     stand_in.simulator.clear_faults()
     world.work(1)
-    world.settle(40)
+    world.settle()
     assert order
     assert {world.state(one) for one in made} == {"confirmed"}
     assert len(stand_in.simulator.items("acme")) == 40
@@ -71,6 +73,7 @@ def test_killed_with_work_claimed_ahead(world: World) -> None:
 
 
 def test_killed_again_and_again_every_operation_comes_home(world: World) -> None:
+    world.short_leases()
     stand_in = world.stand_in()
     bitrix = world.connect(stand_in, max_in_flight=5)
     stand_in.simulator.fault("slow_answer", method="crm.item.add", times=-1, seconds=0.1)
@@ -78,10 +81,10 @@ def test_killed_again_and_again_every_operation_comes_home(world: World) -> None
         made = [world.submit(bitrix, source_id=str(number)) for number in range(60)]
     for more in (5, 20, 35):
         [worker] = world.work(1)
-        world.wait_for(lambda m=more: world.states()["confirmed"] >= m, 20, saying=f"{more} done")
+        world.wait_for(lambda m=more: world.states()["confirmed"] >= m, saying=f"{more} done")
         worker.kill()
     world.work(1)
-    world.settle(40)
+    world.settle()
     assert {world.state(one) for one in made} == {"confirmed"}
     assert len(stand_in.simulator.items("acme")) == 60
 
@@ -90,13 +93,14 @@ def test_a_frozen_worker_comes_back_too_late_to_count(world: World) -> None:
     """The process is stopped while its request is out; another finds the effect; the first changes
     nothing (F17).
     """
+    world.short_leases()
     stand_in = world.stand_in()
-    bitrix = world.connect(stand_in, numbers={"max_send": 1.0})
-    stand_in.simulator.fault("slow_answer", method="crm.item.add", seconds=0.5)
+    bitrix = world.connect(stand_in)
+    stand_in.simulator.fault("slow_answer", method="crm.item.add", seconds=1.2)
     submitted = world.submit(bitrix)
     [worker] = world.work(1)
     world.wait_for(lambda: not stand_in.simulator.faults()["orders"], saying="the request")
-    worker.freeze()
+    world.freeze(worker)
     world.work(1)
     world.wait_for(lambda: world.state(submitted) == "confirmed", saying="the other's look")
     settled = world.operation(submitted)
@@ -122,7 +126,7 @@ def test_a_polite_stop_finishes_what_is_out_and_gives_the_rest_back(world: World
             world.submit(bitrix, source_id=str(number))
     [worker] = world.work(1)
     world.wait_for(lambda: len(stand_in.simulator.requests()) >= 3, saying="some are out")
-    assert worker.stop(8) == 0
+    assert worker.stop() == 0
     # What was marked and had not begun comes back to be sent again: nothing of it left.
     assert set(world.states()) <= {"pending", "confirmed", "retry"}
     assert world.states()["confirmed"] >= 3

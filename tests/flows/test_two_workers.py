@@ -6,7 +6,7 @@ from django.db.models import Count
 
 from hub.models import Attempt, Gate, Heartbeat
 from hub.states import Outcome
-from tests.harness.world import World, small_tuning
+from tests.harness.world import World, real_tuning
 
 pytestmark = pytest.mark.processes
 OPERATIONS = 200
@@ -14,7 +14,7 @@ OPERATIONS = 200
 
 def test_two_workers_share_what_is_due_and_never_one_operation(world: World) -> None:
     # Small bites, so that neither takes everything in one claim.
-    world.tuning = small_tuning(claim_depth=10, senders=5)
+    world.tuning = real_tuning(claim_depth=10, senders=5)
     stand_in = world.stand_in()
     bitrix = world.connect(stand_in, max_in_flight=5)
     stand_in.simulator.fault("slow_answer", method="crm.item.add", times=-1, seconds=0.02)
@@ -23,7 +23,7 @@ def test_two_workers_share_what_is_due_and_never_one_operation(world: World) -> 
     with transaction.atomic():
         for number in range(OPERATIONS):
             world.submit(bitrix, source_id=str(number))
-    world.settle(40)
+    world.settle()
     assert world.states() == {"confirmed": OPERATIONS}
     assert len(stand_in.simulator.items("acme")) == OPERATIONS
     done = Attempt.objects.filter(outcome=Outcome.DONE.value)
@@ -41,7 +41,7 @@ def test_two_workers_on_one_stream_take_turns(world: World) -> None:
     made = [world.submit(bitrix)]
     for version in range(2, 12):
         made.append(world.submit(bitrix, "contact.update", version=version, fields=_named(version)))
-    world.settle(30)
+    world.settle()
     assert world.state(made[-1]) == "confirmed"
     assert stand_in.simulator.items("acme")[0]["name"] == "Ann 11"
     versions = [int(one["version"]) for one in stand_in.simulator.ledger()]
@@ -69,7 +69,7 @@ def test_a_pause_lets_what_has_left_come_home_and_nothing_new_out(world: World) 
     world.wait_for(lambda: Heartbeat.objects.filter(in_flight=0).count() == 2, saying="idle drains")
     assert len(stand_in.simulator.requests()) == before
     gate.resume(bitrix.pk)
-    world.settle(30)
+    world.settle()
     assert {world.state(one) for one in made} == {"confirmed"}
 
 

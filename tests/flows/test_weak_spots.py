@@ -383,6 +383,7 @@ def test_an_operation_that_kills_its_workers_is_put_aside(world: World, there: F
 @pytest.mark.processes
 def test_another_process_takes_over_from_the_dead(world: World) -> None:
     """F22, W25: whoever sweeps ends the leases of those that no longer can."""
+    world.short_leases()
     there = world.fake_remote()
     crm = world.connect(there)
     there.order("stall", "POST", when="after")

@@ -27,8 +27,8 @@ _PATIENCE = 30.0  # seconds for what is due to be done; only a fault needs more
 class Clock:
     """Reads the machine's clocks, and adds what has been jumped over."""
 
-    def __init__(self) -> None:
-        self._passed = 0.0
+    def __init__(self, passed: float = 0.0) -> None:
+        self._passed = passed
         self._moved = threading.Condition()
         self._waiting: dict[object, float] = {}
 

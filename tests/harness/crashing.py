@@ -74,13 +74,13 @@ class Gallows:
             text=True,
         )
 
-    def drain(self, name: str, time: int, tuning: dict[str, Any]) -> list[str]:
+    def drain(self, name: str, time: int, tuning: dict[str, Any], passed: float) -> list[str]:
         """Run a drain that dies at the step of that name; the steps it saw, or all and "end" if it
-        did not die.
+        did not die. It begins in a world whose time has jumped so far.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"name": name, "time": time, "tuning": tuning}) + "\n")
+        self._process.stdin.write(json.dumps([name, time, tuning, passed]) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -95,12 +95,24 @@ class Gallows:
         self._process.wait(10)
 
 
-def _child(name: str, time: int, tuning: dict[str, Any], pipe: int) -> None:
+def _child(name: str, time: int, tuning: dict[str, Any], passed: float, pipe: int) -> None:
+    from django.utils import timezone
+
     from hub.delivery import Drain
+    from tests.harness.clock import Clock
     from tests.harness.world import small_tuning
 
+    clock = Clock(passed)
+    timezone.now = clock.now
     fuse = Lethal(name, time, pipe=pipe)
-    Drain(tuning=small_tuning(**tuning), budget=10.0, until_idle=True, steps=fuse).run()
+    Drain(
+        tuning=small_tuning(**tuning),
+        budget=60.0,
+        until_idle=True,
+        steps=fuse,
+        clock=clock.monotonic,
+        now=clock.now,
+    ).run()
     os.write(pipe, json.dumps([*fuse.seen, "end"]).encode() + b"\n")
 
 
@@ -116,14 +128,14 @@ def main() -> None:
 
     assert hub.delivery is not None
     for line in sys.stdin:
-        order = json.loads(line)
+        name, time, tuning, passed = json.loads(line)
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(reader)
             code = 1
             try:
-                _child(order["name"], order["time"], order["tuning"], writer)
+                _child(name, time, tuning, passed, writer)
                 code = 0
             finally:
                 os._exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,8 +33,8 @@ from tests.harness.workers import HubRun, Worker
 
 NUMBERS = {"max_send": 5.0, "max_exec": 0.4, "index_lag": 0.2}
 """Seconds; what a connection of a test declares unless it says otherwise."""
-REAL_NUMBERS = {**NUMBERS, "max_send": 1.5}
-"""The same where all waits are real (`World.real_time`)."""
+SHORT_NUMBERS = {**NUMBERS, "max_send": 1.5}
+"""The same where a lease has to lapse while the test waits (`World.short_leases`)."""
 CONTACT = {"first_name": "Ann", "last_name": "Smith", "phone": "+4930111222"}
 _MOVING = [state.value for state in MOVING]
 
@@ -43,18 +44,16 @@ def small_tuning(**changes: Any) -> Tuning:
 
     `changes` go to `Limits` or `Tuning` by name.
     """
-    patient: dict[str, Any] = {
-        "margin": 2.0, "lease_addend": 20.0, "look_schedule": (0.05, 0.5, 4.0), "sweep_every": 1.0,
-    }  # fmt: skip
-    return _tuning({**patient, **changes})
+    steps = {"look_schedule": (0.05, 0.5, 4.0), "sweep_every": 1.0}
+    return _tuning({"margin": 2.0, "lease_addend": 100.0, **steps, **changes})
 
 
 def real_tuning(**changes: Any) -> Tuning:
-    """The same where all waits are real: leases, too, are over in seconds."""
-    quick: dict[str, Any] = {
-        "margin": 0.3, "lease_addend": 1.5, "look_schedule": (0.05, 0.1, 0.3), "sweep_every": 0.2,
-    }  # fmt: skip
-    return _tuning({**quick, **changes})
+    """The same where all waits are real; the leases have room still, for nobody has to wait for
+    them.
+    """
+    steps = {"look_schedule": (0.05, 0.1, 0.3), "sweep_every": 0.2}
+    return _tuning({"margin": 0.3, "lease_addend": 100.0, **steps, **changes})
 
 
 def _tuning(changes: Mapping[str, Any]) -> Tuning:
@@ -142,7 +141,21 @@ class World:
         assert self.clock.passed == 0.0, "time has jumped in this test"
         self.real = True
         self.tuning = real_tuning()
-        self.numbers = REAL_NUMBERS
+
+    def short_leases(self) -> None:
+        """All waits are real, and a lease that lapses is one of them: it is over in seconds.
+
+        A busy machine may then lose a lease that it should have kept, which costs attempts; no such
+        test may say how many.
+        """
+        self.real_time()
+        self.tuning = real_tuning(lease_addend=1.5)
+        self.numbers = SHORT_NUMBERS
+
+    def jumping_time(self) -> None:
+        """Time may jump although the test is marked `processes`: none of them lives to see it."""
+        self.real = False
+        self.tuning = small_tuning()
 
     def pass_time(self, seconds: float) -> None:
         """Let so much time pass, at once where it may."""
@@ -196,9 +209,13 @@ class World:
         self.canaries.append(f"canary-{secrets.token_hex(10)}")
         return self.canaries[-1]
 
-    def stand_in(self, *, witness: bool = True, **options: Any) -> StandIn:
-        """Start a Bitrix24 stand-in; it watches the database for I7 and I19 unless told not to."""
-        self._needs_real_time()
+    def stand_in(self, *, witness: bool = True, timeless: bool = False, **options: Any) -> StandIn:
+        """Start a Bitrix24 stand-in; it watches the database for I7 and I19 unless told not to.
+
+        Timeless: no fault will be ordered that takes time, so time may jump without it.
+        """
+        if not timeless:
+            self._needs_real_time()
         simulator = Simulator(witness=self.database_url if witness else None, **options).start()
         self._simulators.append(simulator)
         return StandIn(simulator, secret=self.canary(), witnessed=witness)
@@ -297,7 +314,7 @@ class World:
 
     # --- working ---
 
-    def drain(self, *, budget: float = 20.0, until_idle: bool = True, **options: Any) -> int:
+    def drain(self, *, budget: float = 600.0, until_idle: bool = True, **options: Any) -> int:
         """One drain in this process, until nothing is due."""
         return self.worker(budget=budget, until_idle=until_idle, **options).run()
 
@@ -312,7 +329,7 @@ class World:
             }
         )
 
-    def settle(self, seconds: float = 600.0, **options: Any) -> None:
+    def settle(self, seconds: float = 2000.0, **options: Any) -> None:
         """Work (here, or by waiting for the workers) until everything rests; raises `NotAtRest`
         (I21) when that takes longer, in this world's time.
         """
@@ -328,7 +345,7 @@ class World:
                 raise NotAtRest(self._still_moving(seconds))
             self.skip(left)
 
-    def drain_until(self, what: Any, seconds: float = 600.0, **options: Any) -> Any:
+    def drain_until(self, what: Any, seconds: float = 2000.0, **options: Any) -> Any:
         """Work here until `what()` is true; its value. Raises `AssertionError` when that takes
         longer, in this world's time.
         """
@@ -363,6 +380,31 @@ class World:
             self.workers.append(worker)
             started.append(worker)
         return started
+
+    def freeze(self, worker: Worker) -> None:
+        """SIGSTOP to a worker, outside of any transaction of its own: on SQLite it would hold up
+        everybody, which a test of the supervisor is about.
+        """
+        for _ in range(100):
+            worker.freeze()
+            if not self._locked():
+                return
+            worker.thaw()
+            time.sleep(0.02)
+        raise AssertionError("there was no moment between two transactions")
+
+    def _locked(self) -> bool:
+        if database.vendor != "sqlite":
+            return False
+        other = sqlite3.connect(database.settings_dict["NAME"], timeout=1.0, isolation_level=None)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            other.rollback()
+        except sqlite3.OperationalError:
+            return True
+        finally:
+            other.close()
+        return False
 
     def hub_run(self, **environment: str) -> HubRun:
         """Start the shipped supervisor with its cluster; the hub's own web process is played for

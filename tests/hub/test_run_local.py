@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.processes, pytest.mark.sqlite]
 
 
-def until(what: Callable[[], object], seconds: float = 40.0) -> None:
+def until(what: Callable[[], object], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
@@ -86,7 +86,7 @@ class Local:
         return subprocess.run(
             [sys.executable, str(ROOT / "manage.py"), "run_local"],
             env=self.environment | changes, cwd=ROOT, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=40, check=False,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
     def family(self) -> dict[int, str]:
@@ -107,7 +107,7 @@ class Local:
             return database.execute(sql).fetchall()
 
     def get(self, path: str, plus: int = 0) -> bytes:
-        with urlopen(f"http://127.0.0.1:{self.port + plus}{path}", timeout=5) as answer:
+        with urlopen(f"http://127.0.0.1:{self.port + plus}{path}", timeout=60) as answer:
             return bytes(answer.read())
 
 
@@ -119,7 +119,7 @@ def run_local(tmp_path: Path) -> Iterator[Local]:
     for process in made.processes:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(60)
     processes.signal_all(made.family(), signal.SIGKILL)
 
 
@@ -165,8 +165,8 @@ def test_it_starts_says_so_recovers_stops_and_goes_on(run_local):
     # Ctrl-C.
     began = time.monotonic()
     runner.send_signal(signal.SIGINT)
-    assert runner.wait(25) == 0
-    assert time.monotonic() - began < 20
+    assert runner.wait(120) == 0
+    assert time.monotonic() - began < 60
     assert run_local.family() == {}
     assert run_local.rows("SELECT count(*) FROM hub_heartbeat") == [(0,)]
 
@@ -193,11 +193,11 @@ def test_a_killed_runner_leaves_nothing_behind(run_local):
     until(lambda: len(run_local.family()) > 6)
     runner.kill()
     runner.wait()
-    until(lambda: run_local.family() == {}, 25)
+    until(lambda: run_local.family() == {})
     # And the next one takes over without ado.
     again = run_local.start()
     again.terminate()
-    assert again.wait(25) == 0
+    assert again.wait(120) == 0
     assert run_local.family() == {}
 
 
@@ -205,7 +205,7 @@ def _log_in(run: Local) -> None:
     """As a person would: the form, its token, the password that was printed."""
     opener = build_opener(HTTPCookieProcessor(jar := CookieJar()))
     address = f"http://127.0.0.1:{run.port}/admin/login/?next=/admin/"
-    opener.open(address, timeout=5).read()
+    opener.open(address, timeout=60).read()
     token = next(cookie.value for cookie in jar if cookie.name == "csrftoken")
     form = {
         "username": "agent",
@@ -213,7 +213,7 @@ def _log_in(run: Local) -> None:
         "csrfmiddlewaretoken": token,
         "next": "/admin/",
     }
-    with opener.open(address, urlencode(form).encode(), timeout=5) as answer:
+    with opener.open(address, urlencode(form).encode(), timeout=60) as answer:
         assert answer.geturl().endswith("/admin/")
         assert b"logout" in answer.read()
 
