@@ -219,6 +219,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_q",
     "csp",
+    "django_htmx",  # for its copy of htmx alone
     *INTEGRATIONS,
 ]
 MIDDLEWARE = [

@@ -129,10 +129,11 @@ class HubAdminSite(admin.AdminSite):
         return {**context, "hub_nav": navigation(request, context["available_apps"])}
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """As Django's; whoever was on the way to nowhere in particular starts where their work
-        is.
-        """
-        return super().login(request, {REDIRECT_FIELD_NAME: reverse("start"), **(extra_context or {})})
+        """As Django's; who was on the way to nowhere in particular starts where their work is."""
+        extra = extra_context or {}
+        if not {REDIRECT_FIELD_NAME} & {*request.GET, *request.POST}:
+            extra = {REDIRECT_FIELD_NAME: reverse("start"), **extra}
+        return super().login(request, extra)
 
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
