@@ -284,8 +284,8 @@ class Drain:
             lane = self._lanes[item.connection_id]
             try:
                 result = await self._carry(item)
-            except asyncio.CancelledError:
-                self._flight.ended += 1  # dropped: its lease decides
+            except BaseException:
+                self._flight.ended += 1  # dropped: its lease decides, and nobody waits for it
                 raise
             finally:
                 lane.running -= 1

@@ -2,12 +2,15 @@
 
 import os
 import threading
+import time
 
 import pytest
 from django.db import OperationalError
 
 from hub import gate
 from hub.delivery import Drain
+from hub.desk import _LAST_WAIT
+from tests.harness.crashing import Crash
 from tests.harness.world import World, small_tuning
 
 FIELDS = {"name": "Ann"}
@@ -23,6 +26,22 @@ def test_a_drain_leaves_no_file_open(world: World) -> None:
         Drain(tuning=small_tuning(), budget=1.0, until_idle=True).run()
     assert len(os.listdir("/proc/self/fd")) <= before + 2
     assert not [one for one in threading.enumerate() if one.name.endswith("-desk")]
+
+
+def test_a_drain_whose_slot_dies_ends_at_once(world: World) -> None:
+    """What died in the loop's hands does not come back: the thread must not wait for it."""
+    remote = world.fake_remote()
+    world.submit(world.connect(remote), "c.create", "1", 1, FIELDS)
+
+    def steps(name: str) -> None:
+        if name == "prepare.guarded":  # the slot alone: the thread lives on
+            raise Crash(name)
+
+    began = time.monotonic()
+    with pytest.raises(Crash):
+        world.worker(steps=steps).run()
+    assert time.monotonic() - began < _LAST_WAIT - 1.0
+    world.settle()
 
 
 def test_an_error_of_the_database_in_the_loop_of_the_thread(
